@@ -1,0 +1,223 @@
+"""Accelerators: a design, the technologies it is built in, and the data sheet to compare with."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
+
+from ..errors import UserError, unknown_name
+from ..fields import checked, one_of, whole
+from ..files import Table, embedded, parse_toml, read_toml, validated
+from ..units import allowed_quantity, shown
+from .records import Record, read_record
+from .tables import Overrides, names, override_records, provenance, technology
+
+
+if TYPE_CHECKING:
+    from ..machine.design import Design
+    from ..machine.technology import Technology
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What a key of a file becomes: an attribute that carries the unit, and its least value."""
+
+    field: str
+    unit: str
+    least: float = 0.0
+
+
+_DESIGN = {
+    "die_area": _Key("die_area_mm2", "mm^2"),
+    "sm_count": _Key("sm_count", ""),
+    "clock": _Key("clock_ghz", "GHz"),
+    "memory_stacks": _Key("memory_stacks", ""),
+    "memory": _Key("memory_gb", "GB"),
+    "network_per_direction": _Key("network_gb_s", "GB/s"),
+    "aspect_ratio": _Key("aspect_ratio", "", 1),
+    "dies_per_package": _Key("dies_per_package", "", 1),
+}
+
+_DATASHEET = {
+    "die_area": _Key("die_area_mm2", "mm^2"),
+    "bf16_dense": _Key("bf16_dense_tflop_s", "TFLOP/s"),
+    "fp8_dense": _Key("fp8_dense_tflop_s", "TFLOP/s"),
+    "memory_bandwidth": _Key("memory_tb_s", "TB/s"),
+    "memory": _Key("memory_gb", "GB"),
+    "network_per_direction": _Key("network_gb_s", "GB/s"),
+    "tdp": _Key("tdp_w", "W"),
+}
+
+_BILL_OF_MATERIALS = {
+    key: _Key(f"{key}_usd", "USD")
+    for key in ("logic", "memory", "packaging", "test_and_assembly", "total")
+}
+
+
+def _records(keys: dict[str, _Key]) -> BeforeValidator:
+    """Pydantic validator of a table of quantities: the field becomes attribute -> record."""
+
+    def convert(content: Any) -> dict[str, Record]:
+        if not isinstance(content, dict):
+            raise UserError(f"{shown(content)} is not a table", allowed=", ".join(keys))
+        result = {}
+        for key, stated in content.items():
+            if key not in keys:
+                raise unknown_name("key", key, keys, where=key)
+            record = read_record(stated, keys[key].unit, key, bare=False)
+            if record.value <= 0 or record.value < keys[key].least:
+                allowed = f"{keys[key].least:g} or more" if keys[key].least else "more than zero"
+                raise UserError(f"{record.value:g} is too small", where=key, allowed=allowed)
+            result[keys[key].field] = record
+        return result
+
+    return checked(convert)
+
+
+def _entry(table: str):
+    return checked(one_of(table, partial(names, table)))
+
+
+class _TechnologyFile(Table):
+    process: Annotated[str | None, _entry("process")] = None
+    memory: Annotated[str | None, _entry("memory")] = None
+    interconnect: Annotated[str | None, _entry("interconnect")] = None
+    package: Annotated[str | None, _entry("package")] = None
+    cooling: Annotated[str | None, _entry("cooling")] = None
+    overrides: dict[str, Any] = {}
+
+    def entries(self) -> dict[str, str]:
+        return self.model_dump(exclude={"overrides"}, exclude_none=True)
+
+
+_HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
+
+
+class _AcceleratorFile(Table):
+    extends: str | None = None
+    title: str = ""
+    largest_group: Annotated[int | None, checked(whole(1))] = None
+    design: Annotated[dict[str, Record], _records(_DESIGN)] = {}
+    technology: _TechnologyFile = _TechnologyFile()
+    datasheet: Annotated[dict[str, Record], _records(_DATASHEET)] = {}
+    bill_of_materials: Annotated[dict[str, Record], _records(_BILL_OF_MATERIALS)] = {}
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """An accelerator as a file describes it; no JAX until `design` or `technology` is called."""
+
+    name: str
+    title: str
+    design_records: dict[str, Record]
+    """Field of `Design` -> record."""
+    technology_names: dict[str, str]
+    """Technology table -> entry, for the tables that belong to the hardware."""
+    overrides: dict[str, Record]
+    largest_group: int
+    """Devices that one scale-up domain can join."""
+    datasheet: dict[str, Record]
+    """Published figures: `die_area_mm2`, `bf16_dense_tflop_s`, `memory_tb_s`, `tdp_w`, ..."""
+    bill_of_materials: dict[str, Record]
+    """Published estimate: `logic_usd`, `memory_usd`, ..., `total_usd`."""
+
+    @property
+    def design_values(self) -> dict[str, float]:
+        """Field of `Design` -> value."""
+        return {field: record.value for field, record in self.design_records.items()}
+
+    def design(self) -> "Design":
+        """The design as the pytree that the model takes."""
+        from ..machine.design import Design
+
+        return Design(**self.design_values)
+
+    def technology(self, overrides: Overrides | None = None, **entries: str) -> "Technology":
+        """The technology as the pytree that the model takes.
+
+        **Arguments:**
+
+        - `overrides`: values on top of the accelerator's own.
+        - `entries`: table -> entry that replaces the accelerator's, such as `execution="ideal"`.
+        """
+        return technology({**self.overrides, **(overrides or {})}, **self._entries(entries))
+
+    def provenance(self, overrides: Overrides | None = None, **entries: str) -> dict[str, Record]:
+        """`"table.field"` -> record of what `technology` takes with the same arguments."""
+        return provenance({**self.overrides, **(overrides or {})}, **self._entries(entries))
+
+    def _entries(self, entries: dict[str, str]) -> dict[str, str]:
+        return self.technology_names | entries
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """Names of the built-in accelerators."""
+    present = (item.name for item in embedded("accelerators").iterdir())
+    return tuple(sorted(item[: -len(".toml")] for item in present if item.endswith(".toml")))
+
+
+def load_accelerator(name_or_path: str | Path, where: str = "") -> Accelerator:
+    """Load a built-in accelerator by name, or a user's TOML file.
+
+    **Arguments:**
+
+    - `name_or_path`: a name of `accelerator_names()`, or a path ending in `.toml`.
+    - `where`: who asks, for the error.
+    """
+    return _load(name_or_path, Path(), where, ())
+
+
+def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, ...]) -> Accelerator:
+    text = str(name_or_path)
+    if text in accelerator_names():
+        place, name, identity = f"{text}.toml", text, text
+        raw = parse_toml(embedded("accelerators", place).read_text("utf-8"), place)
+    elif text.endswith(".toml") or isinstance(name_or_path, Path):
+        path = folder / text
+        raw = read_toml(path)
+        place, name, identity = str(path), path.stem, str(path.resolve())
+        folder = path.parent
+    else:
+        error = unknown_name("accelerator", text, accelerator_names(), where=where)
+        raise UserError(error.what, where=where, allowed=f"{error.allowed}, or a .toml file")
+    if identity in seen:
+        raise UserError(f"extends {shown(text)} goes round in a circle", where=where)
+    content = validated(_AcceleratorFile, raw, place)
+    parent = None
+    if content.extends is not None:
+        parent = _load(content.extends, folder, f"{place}:extends", (*seen, identity))
+    return _merged(content, parent, name, place)
+
+
+def _merged(
+    content: _AcceleratorFile, parent: Accelerator | None, name: str, place: str
+) -> Accelerator:
+    design = (parent.design_records if parent else {}) | content.design
+    entries = (parent.technology_names if parent else {}) | content.technology.entries()
+    group = content.largest_group or (parent.largest_group if parent else None)
+    for key, needed in _DESIGN.items():
+        if needed.field not in design:
+            raise _missing(f"{place}:design.{key}", allowed_quantity(needed.unit))
+    for table in _HARDWARE_TABLES:
+        if table not in entries:
+            raise _missing(f"{place}:technology.{table}", ", ".join(names(table)))
+    if group is None:
+        raise _missing(f"{place}:largest_group", "a whole number of devices")
+    own = override_records(content.technology.overrides, f"{place}:technology.overrides")
+    return Accelerator(
+        name=name,
+        title=content.title or name,
+        design_records=design,
+        technology_names=entries,
+        overrides=(parent.overrides if parent else {}) | own,
+        largest_group=group,
+        # Published figures describe one chip: a design derived from it does not inherit them.
+        datasheet=content.datasheet,
+        bill_of_materials=content.bill_of_materials,
+    )
+
+
+def _missing(where: str, allowed: str) -> UserError:
+    return UserError("missing", where=where, allowed=f'{allowed}; or extends = "h100-sxm"')

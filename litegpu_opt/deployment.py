@@ -1,0 +1,18 @@
+"""How a design is run: parallel degrees, batches and clocks of the two pools."""
+
+import equinox as eqx
+from jax import Array
+
+from .numerics import scalar
+
+
+class Deployment(eqx.Module):
+    """A prefill pool and a decode pool of one design, each of independent tensor-parallel groups."""
+
+    tp_prefill: int = eqx.field(static=True)
+    tp_decode: int = eqx.field(static=True)
+    batch_prefill: Array = eqx.field(converter=scalar)
+    """Sequences per group and phase."""
+    batch_decode: Array = eqx.field(converter=scalar)
+    clock_prefill_ghz: Array = eqx.field(converter=scalar)
+    clock_decode_ghz: Array = eqx.field(converter=scalar)

@@ -1,0 +1,156 @@
+"""The one verb of the model: a design, run one way, in one technology, on one workload."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .deployment import Deployment
+from .execution.phase import MS_PER_S
+from .execution.roofline import Roof, SoftRoof
+from .limits import uses_and_limits
+from .machine.cost import (
+    BillOfMaterials,
+    YearlyCost,
+    bill_of_materials,
+    nre_usd_per_token,
+    yearly_cost,
+)
+from .machine.design import Design
+from .machine.power import thermal_design_power_w
+from .machine.technology import Technology
+from .numerics import scalar
+from .serving import Service, serve_pools, usd_per_token
+from .workload.pool import Pool, build_pools
+from .workload.traffic import NO_LIMIT_MS, Workload
+
+
+class Metrics(eqx.Module):
+    """What `evaluate` returns: JAX scalars, differentiable in design and technology.
+
+    `services`, and every metric that names no pool of its own, are per device; the leading axis
+    of `services` is (prefill, decode).
+    """
+
+    services: Service
+    tdp_w: Array
+    usd_per_token: Array
+    tokens_per_s: Array
+    """Output tokens per second of one decode group, `B/t`."""
+    tokens_per_s_per_sm: Array
+    """The same per enabled SM of the group."""
+    prefill_tokens_per_s_per_sm: Array
+    """Prompt tokens per second and SM of a prefill group."""
+    joules_per_token: Array
+    """Energy per output token at the wall of the IT equipment, both pools."""
+    power_w: Array
+    """Average draw of a device while busy, over both pools."""
+    bill_of_materials: BillOfMaterials
+    yearly_cost: YearlyCost
+    nre_usd_per_token: Array
+    uses: Array
+    limits: Array
+    """Use and limit of everything in `litegpu_opt.limits.LIMITS`."""
+
+    @property
+    def tokens_per_dollar(self) -> Array:
+        """Output tokens per dollar."""
+        return 1.0 / self.usd_per_token
+
+
+def assess(
+    pools: Pool,
+    batches: Array,
+    clocks_ghz: Array,
+    roofs: Roof,
+    design: Design,
+    technology: Technology,
+    prompt_tokens: Array,
+    die_area_max_mm2: Array,
+) -> Metrics:
+    """Metrics of a design that serves given pools; pools, batches, clocks and roofs have a leading
+    axis (prefill, decode). Everything is traced, so many points can share one compilation.
+    """
+    tdp_w = thermal_design_power_w(design, technology)
+    services = serve_pools(pools, batches, clocks_ghz, roofs, design, tdp_w, technology)
+    uses, limits = uses_and_limits(
+        design, tdp_w, clocks_ghz, services, pools.limit_ms, technology, die_area_max_mm2
+    )
+    prefill_per_s, decode_per_s = MS_PER_S * batches / services.time_ms
+    prefill_sms, decode_sms = pools.devices * design.sm_count
+    busy_s = services.device_seconds_per_token
+    device_w = MS_PER_S * services.device_j / services.time_ms
+    cluster_w = device_w + MS_PER_S * services.cluster_j / services.time_ms
+    return Metrics(
+        services=services,
+        tdp_w=tdp_w,
+        usd_per_token=usd_per_token(services, technology),
+        tokens_per_s=decode_per_s,
+        tokens_per_s_per_sm=decode_per_s / decode_sms,
+        prefill_tokens_per_s_per_sm=prefill_per_s * prompt_tokens / prefill_sms,
+        joules_per_token=jnp.sum(busy_s * cluster_w),
+        power_w=jnp.sum(busy_s * device_w) / jnp.sum(busy_s),
+        bill_of_materials=bill_of_materials(design, technology),
+        yearly_cost=yearly_cost(design, tdp_w, technology),
+        nre_usd_per_token=nre_usd_per_token(technology),
+        uses=uses,
+        limits=limits,
+    )
+
+
+def evaluate(
+    design: Design,
+    deployment: Deployment,
+    technology: Technology,
+    workload: Workload,
+    *,
+    roof: Roof | None = None,
+    die_area_max_mm2: float = math.inf,
+) -> Metrics:
+    """Time, energy, cost and limits of a design that serves a workload.
+
+    Pure and for one point: put `jax.jit`, `jax.vmap` and `jax.grad` outside.
+
+    **Arguments:**
+
+    - `roof`: how compute and memory time combine; by default the q-norm with the technology's
+      overlap exponent. `HardRoof()` is the classic roofline.
+    - `die_area_max_mm2`: a limit of the study's own.
+
+    **Raises:** `UserError` if a parallel degree does not divide the model.
+    """
+    if roof is None:
+        roof = SoftRoof(technology.execution.overlap_exponent)
+    pools = build_pools(workload, deployment.tp_prefill, deployment.tp_decode)
+    return assess(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *pools),
+        jnp.stack([deployment.batch_prefill, deployment.batch_decode]),
+        jnp.stack([deployment.clock_prefill_ghz, deployment.clock_decode_ghz]),
+        jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (2,)), roof),
+        design,
+        technology,
+        workload.traffic.prompt_tokens,
+        scalar(die_area_max_mm2),
+    )
+
+
+def applying_limits(workload: Workload, *, has_die_area_max: bool) -> dict[str, bool]:
+    """Limits that do not concern every study: name -> whether it does this one."""
+    prefill, decode = serves(workload)
+    return {
+        "die_area_max": has_die_area_max,
+        "clock_prefill": prefill,
+        "clock_decode": decode,
+        "memory_prefill": prefill,
+        "memory_decode": decode,
+        "ttft": prefill and float(workload.slo.ttft_ms) < NO_LIMIT_MS,
+        "tbt": decode and float(workload.slo.tbt_ms) < NO_LIMIT_MS,
+    }
+
+
+def serves(workload: Workload) -> tuple[bool, bool]:
+    """Whether the workload has a prefill and a decode phase at all."""
+    prefill = workload.pools != "decode"
+    return prefill, float(workload.traffic.output_tokens) > 1.0

@@ -1,0 +1,1 @@
+"""Where application and machine meet: roofs, collective latencies, phase times and energies."""

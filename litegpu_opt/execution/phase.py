@@ -1,0 +1,83 @@
+"""Time and energy of one phase: where operator counts meet rates.
+
+    t_i = repeats_i ( launches_i t0 + roof(flops_i/(e_c F), bytes_i/(e_m W)) + collective_i )
+    collective = a0 + a1 (n-1) + s sqrt(S) + wire/(e_n N)
+
+Every term is a posynomial of the design and the batch inside a norm, so the
+phase time is a generalised posynomial. Efficiencies enter as reciprocals.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from ..machine.power import EnergyCosts
+from ..machine.rates import Rates
+from ..machine.technology import Execution
+from ..numerics import TINY
+from ..workload.operators import Operators
+from .roofline import Roof
+
+
+MS_PER_S = 1e3
+MS_PER_US = 1e-3
+
+
+class OperatorTimes(eqx.Module):
+    """Time of every operator over the whole phase, ms, arrays over the operator axis `(ops,)`."""
+
+    compute_ms: Array
+    memory_ms: Array
+    launch_ms: Array
+    hop_ms: Array
+    """Fixed and size-dependent latency of collectives."""
+    wire_ms: Array
+
+    def total_ms(self, roof: Roof) -> Array:
+        """Operator times with compute and memory joined by a roof; nothing hides the network."""
+        return roof(self.compute_ms, self.memory_ms) + self.launch_ms + self.hop_ms + self.wire_ms
+
+
+def operator_times(
+    operators: Operators, batch: Array, rates: Rates, execution: Execution
+) -> OperatorTimes:
+    """Time of every operator of a phase for a batch of sequences."""
+    compute_s = batch * (
+        operators.tflop_bf16_per_seq / (execution.compute_efficiency_bf16 * rates.bf16_tflop_s)
+        + operators.tflop_fp8_per_seq / (execution.compute_efficiency_fp8 * rates.fp8_tflop_s)
+        + operators.tflop_attention_per_seq / (execution.attention_efficiency * rates.bf16_tflop_s)
+    )
+    # GB / (TB/s) is ms
+    memory_ms = moved_gb(operators, batch) / (execution.memory_efficiency * rates.memory_tb_s)
+    # one device has no collectives: the tiny message keeps the square root differentiable
+    message_mb = operators.message_mb_per_seq * batch + TINY
+    hop_us = operators.collectives * (
+        execution.collective_us
+        + execution.collective_us_per_rank * (operators.ranks - 1.0)
+        + execution.collective_us_per_sqrt_mb * jnp.sqrt(message_mb)
+    )
+    wire_s = operators.wire_gb_per_seq * batch / (execution.network_efficiency * rates.network_gb_s)
+    return OperatorTimes(
+        compute_ms=operators.repeats * MS_PER_S * compute_s,
+        memory_ms=operators.repeats * memory_ms,
+        launch_ms=operators.repeats * MS_PER_US * operators.launches * execution.launch_us,
+        hop_ms=operators.repeats * MS_PER_US * hop_us,
+        wire_ms=operators.repeats * MS_PER_S * wire_s,
+    )
+
+
+def moved_gb(operators: Operators, batch: Array) -> Array:
+    """Bytes each operator moves to and from memory once, GB: weights once, the rest per sequence."""
+    return operators.weight_gb + operators.traffic_gb_per_seq * batch
+
+
+def dynamic_energy_j(operators: Operators, batch: Array, energy: EnergyCosts) -> Array:
+    """Energy of the FLOPs, memory bytes and wire bytes of a phase on one device, J."""
+    bf16_tflop = operators.tflop_bf16_per_seq + operators.tflop_attention_per_seq
+    per_operator_j = (
+        batch * bf16_tflop * energy.bf16_j_per_tflop
+        + batch * operators.tflop_fp8_per_seq * energy.fp8_j_per_tflop
+        + moved_gb(operators, batch) * energy.memory_j_per_gb
+        + batch * operators.wire_gb_per_seq * energy.network_j_per_gb
+    )
+    return jnp.sum(operators.repeats * per_operator_j)

@@ -1,0 +1,64 @@
+"""Roofs: how the compute time and the memory time of one operator combine.
+
+A roof maps two positive times to one, elementwise over the operator axis:
+
+- `SoftRoof(q)`: the q-norm. q = 1 adds, q -> infinity overlaps completely.
+- `HardRoof()`: the maximum, the classic roofline and the limit of q.
+- `MeanRoof(w)`: the weighted geometric mean, which never exceeds the maximum
+  and is log-linear: the convex under-estimator that certificates of the hard
+  roofline use.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..numerics import TINY, scalar
+
+
+def _log(time_ms: Array) -> Array:
+    """Logarithm that stays finite for an operator without that resource."""
+    return jnp.log(time_ms + TINY)
+
+
+class Roof(eqx.Module):
+    """A rule that joins compute and memory time."""
+
+    @abc.abstractmethod
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        """Time of the operator, ms."""
+
+
+class SoftRoof(Roof):
+    """`(a^q + b^q)^(1/q)`, through logarithms so that any q is safe and smooth."""
+
+    overlap_exponent: Array = eqx.field(converter=scalar)
+
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        q = self.overlap_exponent
+        return jnp.exp(jnp.logaddexp(q * _log(compute_ms), q * _log(memory_ms)) / q)
+
+    def compute_weight(self, compute_ms: Array, memory_ms: Array) -> Array:
+        """`a^q/(a^q + b^q)`: the weight with which a `MeanRoof` has this roof's gradient here."""
+        return jax.nn.sigmoid(self.overlap_exponent * (_log(compute_ms) - _log(memory_ms)))
+
+
+class HardRoof(Roof):
+    """`max(a, b)`."""
+
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        return jnp.maximum(compute_ms, memory_ms)
+
+
+class MeanRoof(Roof):
+    """`a^w b^(1-w)` <= `max(a, b)`, for any fixed weights in [0, 1] of shape `(ops,)`."""
+
+    weight: Array
+
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        return jnp.exp(
+            self.weight * _log(compute_ms) + (1.0 - self.weight) * _log(memory_ms)
+        )

@@ -1,0 +1,40 @@
+"""What the architect chooses: the accelerator itself."""
+
+import equinox as eqx
+from jax import Array
+
+from ..numerics import scalar
+
+
+class Design(eqx.Module):
+    """One accelerator package: its dies, memory and network port. All leaves are JAX scalars.
+
+    Quantities are per package except the die area, which is per die.
+    """
+
+    die_area_mm2: Array = eqx.field(converter=scalar)
+    sm_count: Array = eqx.field(converter=scalar)
+    """Enabled streaming multiprocessors; the harvested spares come on top."""
+    clock_ghz: Array = eqx.field(converter=scalar)
+    """Highest sustained clock; a phase may run slower (`Deployment`)."""
+    memory_stacks: Array = eqx.field(converter=scalar)
+    memory_gb: Array = eqx.field(converter=scalar)
+    network_gb_s: Array = eqx.field(converter=scalar)
+    """Scale-up bandwidth per direction."""
+    aspect_ratio: Array = eqx.field(converter=scalar, default=1.0)
+    """Long side of a die over its short side (discrete)."""
+    dies_per_package: Array = eqx.field(converter=scalar, default=1.0)
+    """Compute dies joined in one package (discrete)."""
+
+
+DESIGN_UNITS = {
+    "die_area_mm2": "mm^2",
+    "sm_count": "",
+    "clock_ghz": "GHz",
+    "memory_stacks": "",
+    "memory_gb": "GB",
+    "network_gb_s": "GB/s",
+    "aspect_ratio": "",
+    "dies_per_package": "",
+}
+"""Unit of every field of `Design`."""

@@ -1,0 +1,109 @@
+"""Power: voltage against clock, energy of the work done, thermal design power."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from .design import Design
+from .rates import peak_rates
+from .technology import Technology
+
+
+JOULE_PER_GB_PJ_BIT = 8e-3
+"""1 GB at 1 pJ/bit is 8e9 bit x 1e-12 J = 8 mJ; also W per (GB/s) (pJ/bit)."""
+
+FLOOR_SHARPNESS = 16.0
+"""Exponent of the norm that joins the voltage floor to the line: 0.06 % at the reference clock."""
+
+
+def relative_voltage(clock_ghz: Array, technology: Technology) -> Array:
+    """`V/V0 = max(v_min, 1 - k + k f/f0)` as a norm of two posynomials, 1 at the reference clock.
+
+    A p-norm instead of a softplus keeps it log-log convex.
+    """
+    process = technology.process
+    slope, floor = process.voltage_slope, process.voltage_floor
+    line = 1.0 - slope + slope * clock_ghz / process.reference_clock_ghz
+
+    def norm(value: Array) -> Array:
+        return (floor**FLOOR_SHARPNESS + value**FLOOR_SHARPNESS) ** (1.0 / FLOOR_SHARPNESS)
+
+    return norm(line) / norm(jnp.ones_like(line))
+
+
+class EnergyCosts(eqx.Module):
+    """Energy of a unit of work at one clock, and the power drawn whatever is done."""
+
+    bf16_j_per_tflop: Array
+    fp8_j_per_tflop: Array
+    memory_j_per_gb: Array
+    network_j_per_gb: Array
+    idle_w: Array
+    clock_tree_w: Array
+
+    @property
+    def static_w(self) -> Array:
+        """Power of a busy device before any work is counted, W."""
+        return self.idle_w + self.clock_tree_w
+
+
+def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> EnergyCosts:
+    """Energy coefficients of a package: 1 pJ/FLOP is 1 J/TFLOP; logic scales with V^2, DRAM and
+    links do not; the clock tree draws power in proportion to f V^2.
+    """
+    process, package = technology.process, technology.package
+    v2 = relative_voltage(clock_ghz, technology) ** 2
+    silicon_mm2 = design.die_area_mm2 * design.dies_per_package
+    remote_share = (design.dies_per_package - 1.0) / design.dies_per_package
+    memory_pj_per_bit = (
+        technology.memory.pj_per_bit
+        + process.operand_pj_per_bit * v2
+        + package.die_link_pj_per_bit * remote_share
+    )
+    return EnergyCosts(
+        bf16_j_per_tflop=process.pj_per_flop_bf16 * v2,
+        fp8_j_per_tflop=process.pj_per_flop_fp8 * v2,
+        memory_j_per_gb=JOULE_PER_GB_PJ_BIT * memory_pj_per_bit,
+        network_j_per_gb=JOULE_PER_GB_PJ_BIT * technology.interconnect.pj_per_bit,
+        idle_w=process.idle_w_per_mm2 * silicon_mm2,
+        clock_tree_w=process.clock_tree_w_per_mm2
+        * silicon_mm2
+        * clock_ghz
+        / process.reference_clock_ghz
+        * v2,
+    )
+
+
+def rated_power_w(design: Design, technology: Technology) -> tuple[Array, Array]:
+    """Sustained power at the design's clock in a compute-heavy and in a memory-heavy phase, W.
+
+    The thermal design power is the larger one. Utilisations are those of `Rating`: everything
+    at its peak at once would be half as much again and never happens.
+    """
+    rating = technology.rating
+    rates = peak_rates(design, design.clock_ghz, technology)
+    energy = energy_costs(design, design.clock_ghz, technology)
+    tensor_w = jnp.maximum(
+        rating.compute_phase_bf16 * rates.bf16_tflop_s * energy.bf16_j_per_tflop,
+        rating.compute_phase_fp8 * rates.fp8_tflop_s * energy.fp8_j_per_tflop,
+    )
+    memory_w = 1e3 * rates.memory_tb_s * energy.memory_j_per_gb
+    always_w = energy.static_w + rates.network_gb_s * energy.network_j_per_gb
+    compute_phase_w = always_w + tensor_w + rating.compute_phase_memory * memory_w
+    memory_phase_w = (
+        always_w
+        + rating.memory_phase_compute * rates.bf16_tflop_s * energy.bf16_j_per_tflop
+        + rating.memory_phase_memory * memory_w
+    )
+    return compute_phase_w, memory_phase_w
+
+
+def thermal_design_power_w(design: Design, technology: Technology) -> Array:
+    """TDP: the larger rated power, W. H100 SXM comes to 718 W from the catalogue's coefficients."""
+    return jnp.maximum(*rated_power_w(design, technology))
+
+
+def thermal_limit_w(design: Design, technology: Technology) -> Array:
+    """What the cooler carries away, W: W/mm2 of die times the package's silicon."""
+    silicon_mm2 = design.die_area_mm2 * design.dies_per_package
+    return technology.cooling.limit_w_per_mm2 * silicon_mm2

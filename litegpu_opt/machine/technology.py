@@ -1,0 +1,181 @@
+"""What physics and the market allow: one frozen pytree per catalogue table.
+
+Every leaf is a JAX scalar whose value, range, unit, source and trust stand in
+`catalog/technologies/<table>.toml` under the same field name. Units are in the
+names; every bandwidth is per direction; GB = 1e9 bytes.
+"""
+
+import equinox as eqx
+from jax import Array
+
+from ..numerics import scalar
+
+
+def leaf() -> Array:
+    """A numeric field of a technology table."""
+    return eqx.field(converter=scalar)
+
+
+class Process(eqx.Module):
+    """Logic process and the floorplan of a die built in it."""
+
+    # wafer and yield
+    wafer_usd: Array = leaf()
+    wafer_diameter_mm: Array = leaf()
+    wafer_edge_mm: Array = leaf()
+    scribe_mm: Array = leaf()
+    defects_per_cm2: Array = leaf()
+    clustering: Array = leaf()
+    sort_share: Array = leaf()
+    bump_usd_per_mm2: Array = leaf()
+    nre_musd: Array = leaf()
+    # reticle field and die edge
+    field_long_mm: Array = leaf()
+    field_short_mm: Array = leaf()
+    usable_edge_share: Array = leaf()
+    fixed_edge_mm: Array = leaf()
+    # blocks
+    sm_mm2: Array = leaf()
+    l2_mm2_per_sm: Array = leaf()
+    crossbar_mm2_per_sm: Array = leaf()
+    fixed_mm2: Array = leaf()
+    sm_built_per_enabled: Array = leaf()
+    sm_repairable: Array = leaf()
+    l2_repairable: Array = leaf()
+    memory_phy_repairable: Array = leaf()
+    # rates
+    flop_per_clock_bf16: Array = leaf()
+    flop_per_clock_fp8: Array = leaf()
+    reference_clock_ghz: Array = leaf()
+    max_clock_ghz: Array = leaf()
+    # power
+    voltage_slope: Array = leaf()
+    voltage_floor: Array = leaf()
+    idle_w_per_mm2: Array = leaf()
+    clock_tree_w_per_mm2: Array = leaf()
+    pj_per_flop_bf16: Array = leaf()
+    pj_per_flop_fp8: Array = leaf()
+    operand_pj_per_bit: Array = leaf()
+
+
+class Memory(eqx.Module):
+    """Stacked memory beside the die."""
+
+    stack_tb_s: Array = leaf()
+    stack_min_gb: Array = leaf()
+    stack_max_gb: Array = leaf()
+    edge_mm_per_stack: Array = leaf()
+    phy_mm2_per_stack: Array = leaf()
+    sites_per_stack: Array = leaf()
+    footprint_mm2_per_stack: Array = leaf()
+    usd_per_stack: Array = leaf()
+    usd_per_gb: Array = leaf()
+    pj_per_bit: Array = leaf()
+
+
+class Interconnect(eqx.Module):
+    """Scale-up link and the switch behind it."""
+
+    edge_gb_s_per_mm: Array = leaf()
+    phy_mm2_per_gb_s: Array = leaf()
+    pj_per_bit: Array = leaf()
+    usd_per_gbit_s: Array = leaf()
+    switch_usd_per_gbit_s: Array = leaf()
+    switch_pj_per_bit: Array = leaf()
+    floor_gb_s: Array = leaf()
+    port_gb_s: Array = leaf()
+
+
+class Package(eqx.Module):
+    """Substrate, interposer, assembly, and the link between dies of one package."""
+
+    interposer_per_area: Array = leaf()
+    interposer_usd_per_mm2: Array = leaf()
+    interposer_defects_per_cm2: Array = leaf()
+    substrate_per_area: Array = leaf()
+    substrate_usd_per_mm2: Array = leaf()
+    bond_yield: Array = leaf()
+    attach_usd_per_stack: Array = leaf()
+    test_usd: Array = leaf()
+    test_usd_per_mm2: Array = leaf()
+    die_link_gb_s_per_mm: Array = leaf()
+    die_link_mm2_per_mm: Array = leaf()
+    die_link_pj_per_bit: Array = leaf()
+
+
+class Cooling(eqx.Module):
+    """What a cooler can carry away, and the facility overhead that goes with it."""
+
+    limit_w_per_mm2: Array = leaf()
+    limit_package_w: Array = leaf()
+    pue: Array = leaf()
+
+
+class Prices(eqx.Module):
+    """Board, host, data centre, electricity and money."""
+
+    host_usd_per_package: Array = leaf()
+    host_usd_per_w: Array = leaf()
+    host_usd_per_gb_s: Array = leaf()
+    host_power_share: Array = leaf()
+    facility_usd_per_w: Array = leaf()
+    electricity_usd_per_kwh: Array = leaf()
+    it_life_years: Array = leaf()
+    facility_life_years: Array = leaf()
+    interest: Array = leaf()
+    opex_share: Array = leaf()
+    gross_margin: Array = leaf()
+    load_factor: Array = leaf()
+    fleet_lifetime_tokens_e15: Array = leaf()
+
+
+class Rating(eqx.Module):
+    """Utilisation at which the thermal design power is rated: a compute-heavy and a memory-heavy phase."""
+
+    compute_phase_bf16: Array = leaf()
+    compute_phase_fp8: Array = leaf()
+    compute_phase_memory: Array = leaf()
+    memory_phase_compute: Array = leaf()
+    memory_phase_memory: Array = leaf()
+
+
+class Execution(eqx.Module):
+    """How much of the peaks real software reaches, and its fixed times."""
+
+    compute_efficiency_bf16: Array = leaf()
+    compute_efficiency_fp8: Array = leaf()
+    attention_efficiency: Array = leaf()
+    memory_efficiency: Array = leaf()
+    network_efficiency: Array = leaf()
+    launch_us: Array = leaf()
+    collective_us: Array = leaf()
+    collective_us_per_rank: Array = leaf()
+    collective_us_per_sqrt_mb: Array = leaf()
+    overlap_exponent: Array = leaf()
+    memory_usable_share: Array = leaf()
+
+
+class Technology(eqx.Module):
+    """A complete set of assumptions; any combination of catalogue tables is one."""
+
+    process: Process
+    memory: Memory
+    interconnect: Interconnect
+    package: Package
+    cooling: Cooling
+    prices: Prices
+    rating: Rating
+    execution: Execution
+
+
+TABLES: dict[str, type[eqx.Module]] = {
+    "process": Process,
+    "memory": Memory,
+    "interconnect": Interconnect,
+    "package": Package,
+    "cooling": Cooling,
+    "prices": Prices,
+    "rating": Rating,
+    "execution": Execution,
+}
+"""Table name -> its class; the catalogue has one TOML file per table."""

@@ -1,0 +1,20 @@
+"""One numerical setting for the whole package: double precision.
+
+A certificate of 1e-9 cannot be stated in single precision, so every module
+that builds JAX values imports this one. Sweeps cast down explicitly.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+jax.config.update("jax_enable_x64", True)
+
+TINY = 1e-30
+"""Stands in for a resource an operator does not use, so that its logarithm is finite."""
+
+
+def scalar(value: float | Array) -> Array:
+    """Convert a pytree leaf to a float64 JAX scalar (the converter of every numeric field)."""
+    return jnp.asarray(value, dtype=jnp.float64)

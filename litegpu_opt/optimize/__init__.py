@@ -1,0 +1,1 @@
+"""Search, polish, certify: the geometric program and everything that is read off it."""

@@ -1,0 +1,194 @@
+"""Branches: every combination of the discrete choices, each a convex problem of its own."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..evaluate import applying_limits, serves
+from ..limits import LIMIT_NAMES, LIMITS
+from ..machine.design import Design
+from ..machine.technology import Technology
+from ..workload.pool import Pool, build_pools
+from ..workload.traffic import Workload
+from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
+
+
+NO_AREA_LIMIT_MM2 = 1e9
+
+PREFILL_VARIABLES = ("batch_prefill", "clock_prefill_ghz")
+DECODE_VARIABLES = ("batch_decode", "clock_decode_ghz")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The discrete choices of a branch."""
+
+    tp_prefill: int
+    tp_decode: int
+    aspect_ratio: float
+    dies_per_package: int
+    technology: str
+    """Name of the combination of technologies."""
+
+
+def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
+    """Tensor-parallel degrees (prefill, decode) that divide the model, up to a limit.
+
+    A phase that the workload does not have gets one device.
+    """
+    degrees = workload.transformer.tensor_parallel_degrees(limit)
+    prefill, decode = serves(workload)
+    return list(itertools.product(degrees if prefill else (1,), degrees if decode else (1,)))
+
+
+def stacked_pools(workload: Workload, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Pool]:
+    """Pools of every pair of degrees, each with its leading axis (prefill, decode).
+
+    Counts of one degree are made once and shared by the pairs it stands in, so only the KV
+    hand-over is made per pair.
+    """
+    return {
+        pair: jax.tree.map(lambda *leaves: jnp.stack(leaves), *build_pools(workload, *pair))
+        for pair in pairs
+    }
+
+
+def _mask(names: Iterable[str], excluded: Iterable[str]) -> Array:
+    excluded = set(excluded)
+    return jnp.array([name not in excluded for name in names])
+
+
+def _idle_variables(workload: Workload) -> tuple[str, ...]:
+    """Variables of a phase that the workload does not have."""
+    prefill, decode = serves(workload)
+    return (() if prefill else PREFILL_VARIABLES) + (() if decode else DECODE_VARIABLES)
+
+
+def candidate_branches(
+    workload: Workload,
+    technologies: Mapping[str, Technology],
+    *,
+    pools: Mapping[tuple[int, int], Pool],
+    aspect_ratios: Iterable[float],
+    dies_per_package: Iterable[int],
+    die_area_max_mm2: float | None,
+) -> list[tuple[Choice, Branch]]:
+    """All branches of one class of accelerators on one workload."""
+    off = {
+        name
+        for name, applies in applying_limits(
+            workload, has_die_area_max=die_area_max_mm2 is not None
+        ).items()
+        if not applies
+    }
+    applies = _mask(LIMIT_NAMES, off)
+    free = _mask(VARIABLES, _idle_variables(workload))
+    fixed = jnp.zeros(len(VARIABLES))
+    combinations = itertools.product(pools, aspect_ratios, dies_per_package, technologies)
+    return [
+        (
+            Choice(*pair, aspect_ratio, dies, technology),
+            Branch(
+                technology=technologies[technology],
+                pools=pools[pair],
+                aspect_ratio=aspect_ratio,
+                dies_per_package=dies,
+                die_area_max_mm2=die_area_max_mm2 or NO_AREA_LIMIT_MM2,
+                objective=COST_OBJECTIVE,
+                applies=applies,
+                free=free,
+                fixed=fixed,
+            ),
+        )
+        for pair, aspect_ratio, dies, technology in combinations
+    ]
+
+
+def existing_branches(
+    workload: Workload,
+    design: Design,
+    technology: Technology,
+    *,
+    name: str,
+    pools: Mapping[tuple[int, int], Pool],
+) -> list[tuple[Choice, Branch]]:
+    """Branches of an accelerator that exists: only its deployment is searched.
+
+    Limits of the machine do not apply (it was built), but for its clock and its rated power.
+    """
+    rated = ("rated_compute_phase", "rated_memory_phase")
+    off = {limit.name for limit in LIMITS if limit.of_machine and limit.name not in rated}
+    off |= {
+        limit
+        for limit, applies in applying_limits(workload, has_die_area_max=False).items()
+        if not applies
+    }
+    applies = _mask(LIMIT_NAMES, off)
+    free = _mask(VARIABLES, (*DESIGN_VARIABLES, *_idle_variables(workload)))
+    values = [float(getattr(design, field)) for field in DESIGN_VARIABLES]
+    logs = [math.log(value) for value in values] + [0.0] * (len(VARIABLES) - len(values))
+    return [
+        (
+            Choice(*pair, float(design.aspect_ratio), int(design.dies_per_package), name),
+            Branch(
+                technology=technology,
+                pools=pools[pair],
+                aspect_ratio=design.aspect_ratio,
+                dies_per_package=design.dies_per_package,
+                die_area_max_mm2=NO_AREA_LIMIT_MM2,
+                objective=COST_OBJECTIVE,
+                applies=applies,
+                free=free,
+                fixed=jnp.array(logs),
+            ),
+        )
+        for pair in pools
+    ]
+
+
+def hold(branch: Branch, values: Mapping[str, float]) -> Branch:
+    """The branch with some variables no longer free, at given values in their own units."""
+    held = jnp.array([name in values for name in VARIABLES])
+    logs = jnp.array([math.log(values.get(name, 1.0)) for name in VARIABLES])
+    return eqx.tree_at(
+        lambda b: (b.free, b.fixed),
+        branch,
+        (branch.free & ~held, jnp.where(held, logs, branch.fixed)),
+    )
+
+
+def push(branch: Branch, limit: str) -> Branch:
+    """The branch that minimises the use of one limit, with all the others kept."""
+    position = LIMIT_NAMES.index(limit)
+    return eqx.tree_at(
+        lambda b: (b.objective, b.applies),
+        branch,
+        (reach_objective(limit), branch.applies.at[position].set(False)),
+    )
+
+
+def stack(branches: Sequence[Branch]) -> Branch:
+    """Branches on a leading lane axis, as NumPy arrays.
+
+    Branches share most of their parts (technologies, pools, masks); each part is stacked once and
+    then gathered.
+    """
+
+    def gather(*parts):
+        unique = {id(part): part for part in parts}
+        row = {identity: number for number, identity in enumerate(unique)}
+        rows = np.array([row[id(part)] for part in parts])
+        return jax.tree.map(
+            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])[rows],
+            *unique.values(),
+        )
+
+    parts = lambda leaf: not isinstance(leaf, Branch)  # noqa: E731 - stop below the branch
+    return jax.tree.map(gather, *branches, is_leaf=parts)

@@ -1,0 +1,140 @@
+"""What a search returns: optima with their certificates, buildable designs, baselines."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..evaluate import Metrics
+from ..study import Study
+from ..workload.traffic import Workload
+from .branches import Choice
+
+
+TOKENS_PER_MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A value, a bound that nothing in the space can beat, and the distance between them."""
+
+    usd_per_million_tokens: float
+    lower_bound: float
+    """USD per million tokens, over every branch of the candidate."""
+
+    @property
+    def gap(self) -> float:
+        """`value/bound - 1`."""
+        return self.usd_per_million_tokens / self.lower_bound - 1.0
+
+
+@dataclass(frozen=True)
+class Starts:
+    """How the starts of all branches of one candidate ended."""
+
+    total: int
+    converged: int
+    """KKT residual at most 1e-7, feasible or with a positive relaxation."""
+    feasible_branches: int
+    infeasible_branches: int
+    """Proved to have no feasible point."""
+    open_branches: int
+    """Neither solved nor proved infeasible; their bound still counts."""
+    least_agreement: float
+    """Smallest share, over the feasible branches, of starts within 1e-6 of the branch's best."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A design with its deployment: values of every variable, and metrics."""
+
+    choice: Choice
+    values: dict[str, float]
+    """Every variable of `optimize.problem.VARIABLES` in its own unit."""
+    metrics: Metrics
+    usd_per_million_tokens_half_load: float
+
+
+@dataclass(frozen=True)
+class Buildable:
+    """The relaxed optimum rounded to what can be made."""
+
+    run: Run
+    usd_per_million_tokens: float
+    gap: float
+    """Against the lower bound of the whole candidate."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best accelerator of a candidate on one workload."""
+
+    name: str
+    run: Run
+    soft: Certified
+    hard: Certified
+    """The hard roofline: its best design in the same space, and its own bound."""
+    hard_run_choice: Choice
+    kkt_residual: float
+    multipliers: dict[str, float]
+    """Limit -> elasticity: 1 % more of the limit lowers the cost per token by this many %."""
+    sensitivities: dict[str, float]
+    """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
+    at_box: dict[str, str]
+    """Variables that ended at a bound of the search box, and which."""
+    starts: Starts
+    buildable: Buildable | None
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A limit that keeps a candidate from being feasible, and how far it can be pushed."""
+
+    limit: str
+    unit: str
+    allowed: float
+    reachable: float | None
+    """Least use with every other limit kept; `None` if no relaxation of this limit alone helps."""
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """A candidate, or a baseline, that cannot serve a workload."""
+
+    name: str
+    shortfalls: tuple[Shortfall, ...]
+    starts: Starts
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An existing accelerator with its best deployment."""
+
+    name: str
+    run: Run
+    soft: Certified
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """All candidates and baselines on one workload."""
+
+    name: str
+    workload: Workload
+    optima: tuple[Optimum, ...]
+    baselines: tuple[Baseline, ...]
+    infeasible: tuple[Infeasible, ...]
+
+
+@dataclass(frozen=True)
+class PanelResult:
+    """A finished study."""
+
+    study: Study
+    panel: tuple[WorkloadResult, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall-clock seconds by stage."""
+
+
+def usd_per_million(log_usd_per_token: float) -> float:
+    """From the optimiser's logarithm to the reported unit."""
+    return float(TOKENS_PER_MILLION * np.exp(log_usd_per_token))

@@ -1,0 +1,115 @@
+"""A design serving a workload: the model that both `evaluate` and the optimiser call.
+
+Pure and scalar: one design, one technology, one pool at a time. All outputs are
+log-log convex in the design, the batch and the clocks (for a soft roof).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .execution.phase import MS_PER_S, OperatorTimes, dynamic_energy_j, operator_times
+from .execution.roofline import Roof
+from .machine.cost import nre_usd_per_token, usd_per_joule, yearly_cost
+from .machine.design import Design
+from .machine.power import JOULE_PER_GB_PJ_BIT, energy_costs
+from .machine.rates import peak_rates
+from .machine.technology import Technology
+from .workload.pool import Pool
+
+
+class Service(eqx.Module):
+    """One pool serving one batch. Energies and bytes are per device and execution of the phase."""
+
+    times: OperatorTimes
+    time_ms: Array
+    """Duration of the phase; the device is busy that long."""
+    latency_ms: Array
+    """What the user waits: the phase and the hand-over of its KV cache."""
+    memory_gb: Array
+    """Resident weights and KV cache."""
+    device_j: Array
+    """Energy drawn by the device while it is busy."""
+    cluster_j: Array
+    """Energy drawn beyond the device: host, far link ends, switches, idle time at part load."""
+    device_seconds_per_token: Array
+    """Busy device-seconds of this pool per output token."""
+    usd_per_token: Array
+    """Cost of this pool per output token, without NRE."""
+
+
+def serve(
+    pool: Pool,
+    batch: Array,
+    clock_ghz: Array,
+    roof: Roof,
+    design: Design,
+    tdp_w: Array,
+    usd_per_second: Array,
+    technology: Technology,
+) -> Service:
+    """Serve a batch in one pool with devices that cost `usd_per_second` to own.
+
+    Cost per output token = `devices executions/B [ ($/s) t/u + ($/J) E ]` with load factor u.
+    """
+    rates = peak_rates(design, clock_ghz, technology)
+    energy = energy_costs(design, clock_ghz, technology)
+    prices, interconnect = technology.prices, technology.interconnect
+    operators = pool.operators
+
+    times = operator_times(operators, batch, rates, technology.execution)
+    time_ms = jnp.sum(times.total_ms(roof))
+    time_s = time_ms / MS_PER_S
+    transfer_s = batch * pool.transfer_gb_per_seq / (
+        technology.execution.network_efficiency * rates.network_gb_s
+    )
+
+    # a device at load u is owned for 1/u of its busy time, idle in the rest
+    owned_s = time_s / prices.load_factor
+    idle_s = time_s * (1.0 / prices.load_factor - 1.0)
+    device_j = energy.static_w * time_s + dynamic_energy_j(operators, batch, energy)
+    wire_gb = batch * (
+        jnp.sum(operators.repeats * operators.wire_gb_per_seq) + pool.transfer_gb_per_seq
+    )
+    far_pj_per_bit = interconnect.pj_per_bit + interconnect.switch_pj_per_bit
+    cluster_j = (
+        prices.host_power_share * tdp_w * owned_s
+        + energy.idle_w * idle_s
+        + JOULE_PER_GB_PJ_BIT * far_pj_per_bit * wire_gb
+    )
+    usd = usd_per_second * owned_s + usd_per_joule(technology) * (device_j + cluster_j)
+    device_executions_per_token = pool.devices * pool.executions_per_token / batch
+    return Service(
+        times=times,
+        time_ms=time_ms,
+        latency_ms=time_ms + MS_PER_S * transfer_s,
+        memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,
+        device_j=device_j,
+        cluster_j=cluster_j,
+        device_seconds_per_token=device_executions_per_token * time_s,
+        usd_per_token=device_executions_per_token * usd,
+    )
+
+
+def serve_pools(
+    pools: Pool,
+    batches: Array,
+    clocks_ghz: Array,
+    roofs: Roof,
+    design: Design,
+    tdp_w: Array,
+    technology: Technology,
+) -> Service:
+    """Serve both pools with one design; everything per pool has a leading axis of two."""
+    usd_per_second = yearly_cost(design, tdp_w, technology).usd_per_second
+
+    def one(pool: Pool, batch: Array, clock_ghz: Array, roof: Roof) -> Service:
+        return serve(pool, batch, clock_ghz, roof, design, tdp_w, usd_per_second, technology)
+
+    return jax.vmap(one)(pools, batches, clocks_ghz, roofs)
+
+
+def usd_per_token(services: Service, technology: Technology) -> Array:
+    """Cost of an output token over both pools with its share of the design cost, USD."""
+    return jnp.sum(services.usd_per_token) + nre_usd_per_token(technology)

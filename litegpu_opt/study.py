@@ -1,0 +1,292 @@
+"""The study file: what is asked, of which candidates, in which technologies. No JAX here."""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainSerializer, model_validator
+
+from .catalog import load_accelerator, names, override_records
+from .errors import UserError
+from .fields import (
+    Converter,
+    checked,
+    limit,
+    number,
+    one_of,
+    plain_name,
+    plain_text,
+    several,
+    table_rows,
+    whole,
+)
+from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
+from .units import shown
+from .workload.precision import Precision
+
+
+Origin = Literal["file", "default"]
+
+POOLS = ("prefill+decode", "decode")
+"""Parts of a request that a study can ask a design to serve."""
+
+
+def _entry(table: str) -> Converter:
+    return one_of(table, partial(names, table))
+
+
+def _overrides(value: Any) -> dict[str, float]:
+    return {name: record.value for name, record in override_records(value).items()}
+
+
+def _written(unit: str) -> PlainSerializer:
+    return PlainSerializer(
+        lambda value: "none" if value is None else f"{toml_literal(value)} {unit}"
+    )
+
+
+Name = Annotated[str, checked(plain_name)]
+Entries = tuple[str, ...]
+Milliseconds = Annotated[float | None, checked(limit("ms")), _written("ms")]
+SquareMillimetres = Annotated[float | None, checked(limit("mm^2")), _written("mm^2")]
+Ratios = Annotated[tuple[float, ...], checked(several(number(1, 4)))]
+Tokens = Annotated[float, checked(number(1, 1e9))]
+
+
+class StudyTechnology(Table):
+    """Catalogue entries; where several are named, each combination is a branch of the search."""
+
+    process: Annotated[Entries, checked(several(_entry("process")))] = ("n4",)
+    memory: Annotated[Entries, checked(several(_entry("memory")))] = ("hbm3e",)
+    interconnect: Annotated[Entries, checked(several(_entry("interconnect")))] = ("cpo",)
+    package: Annotated[Entries, checked(several(_entry("package")))] = ("interposer",)
+    cooling: Annotated[Entries, checked(several(_entry("cooling")))] = ("liquid", "air")
+    execution: Annotated[str, checked(_entry("execution"))] = "calibrated"
+    overrides: Annotated[dict[str, float], checked(_overrides)] = {}
+    """`"table.field"` -> value in the field's unit, in every branch."""
+
+
+class StudySpace(Table):
+    """Bounds of the discrete choices."""
+
+    tensor_parallel_max: Annotated[int, checked(whole(1, 1024))] = 64
+    aspect_ratios: Ratios = (1.0, 1.27, 1.6, 2.0)
+
+
+class StudyWorkload(Table):
+    """A model, its traffic and its limits. Formats and lengths have no safe default."""
+
+    name: Name
+    model: Annotated[str, checked(plain_text)]
+    """Built-in name, or path of a `config.json`."""
+    weights: str
+    kv: str
+    activations: str = "bf16"
+    wire: str = "bf16"
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    ttft_ms: Milliseconds = Field(None, alias="ttft")
+    """Limit on the time to first token; `None` is no limit."""
+    tbt_ms: Milliseconds = Field(None, alias="tbt")
+    """Limit on the time between tokens; `None` is no limit."""
+    pools: Annotated[str, checked(one_of("pools", lambda: POOLS))] = "prefill+decode"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "StudyWorkload":
+        if self.pools == "decode" and self.ttft_ms is not None:
+            what = "a decode pool makes no first token"
+            raise invalid(UserError(what, where="ttft", allowed='"none"'))
+        try:
+            self.precision()
+        except UserError as error:
+            raise invalid(error) from None
+        return self
+
+    def precision(self) -> Precision:
+        """The number formats."""
+        return Precision(self.weights, self.kv, self.activations, self.wire)
+
+
+class StudyCandidate(Table):
+    """A class of accelerators of which the best is sought."""
+
+    name: Name
+    die_area_max_mm2: SquareMillimetres = Field(None, alias="die_area_max")
+    """`None`: only the reticle field limits the die."""
+    dies_per_package: Annotated[tuple[int, ...], checked(several(whole(1, 8)))] = (1,)
+
+
+class StudyBaseline(Table):
+    """An existing accelerator to compare with."""
+
+    accelerator: Annotated[str, checked(plain_text)]
+    """Built-in name, or path of a TOML file."""
+
+
+_CANDIDATES = tuple(
+    StudyCandidate.model_validate(candidate)
+    for candidate in (
+        {"name": "lite", "die_area_max": "214.5 mm^2", "dies_per_package": [1]},
+        {"name": "reticle", "dies_per_package": [1]},
+        {"name": "multi-die", "dies_per_package": [2, 4]},
+    )
+)
+_BASELINES = (StudyBaseline(accelerator="h100-sxm"),)
+_BRANCHED = ("process", "memory", "interconnect", "package", "cooling")
+_NESTED = ("technology", "space", "workloads", "candidates", "baselines")
+
+
+class Study(Table):
+    """Everything a search needs to know. Attributes are in the units of their names."""
+
+    name: Name = "study"
+    seed: Annotated[int, checked(whole(0, 2**32 - 1))] = 0
+    starts: Annotated[int, checked(whole(1, 64))] = 4
+    basis: Annotated[str, checked(_entry("prices"))] = "cost"
+    """Entry of the prices table."""
+    technology: StudyTechnology = StudyTechnology()
+    space: StudySpace = StudySpace()
+    workloads: Annotated[
+        tuple[StudyWorkload, ...], checked(table_rows("workload")), Field(alias="workload")
+    ]
+    candidates: Annotated[
+        tuple[StudyCandidate, ...], checked(table_rows("candidate")), Field(alias="candidate")
+    ] = _CANDIDATES
+    baselines: Annotated[
+        tuple[StudyBaseline, ...], checked(table_rows("baseline")), Field(alias="baseline")
+    ] = _BASELINES
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "Study":
+        for key, rows in self._arrays().items():
+            attribute = "accelerator" if key == "baseline" else "name"
+            seen = set()
+            for index, row in enumerate(rows):
+                name = getattr(row, attribute)
+                if name in seen:
+                    where = f"{key}[{index}].{attribute}"
+                    raise invalid(UserError(f"{shown(name)} occurs twice", where=where))
+                seen.add(name)
+        return self
+
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Every table with its key path, in the order of a file; the path of the first is empty."""
+        yield "", self
+        yield "technology", self.technology
+        yield "space", self.space
+        for key, rows in self._arrays().items():
+            for index, row in enumerate(rows):
+                yield f"{key}[{index}]", row
+
+    def origin(self) -> dict[str, Origin]:
+        """Key path, such as `workload[0].tbt`, -> whether the file or a default gave the value."""
+        given = {_key(type(self), name) for name in self.model_fields_set}
+        return {
+            f"{path}.{key}".lstrip("."): (
+                "file"
+                if name in table.model_fields_set and (not path or path.split("[")[0] in given)
+                else "default"
+            )
+            for path, table in self.tables()
+            for name, key in _leaf_keys(table).items()
+        }
+
+    def technology_choices(self) -> Iterator[dict[str, str]]:
+        """Table -> entry of every branch, to pass to `catalog.technology` with the overrides."""
+        for entries in itertools.product(*(getattr(self.technology, name) for name in _BRANCHED)):
+            chosen = dict(zip(_BRANCHED, entries, strict=True))
+            yield chosen | {"execution": self.technology.execution, "prices": self.basis}
+
+    def _arrays(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            "workload": self.workloads,
+            "candidate": self.candidates,
+            "baseline": self.baselines,
+        }
+
+
+def _key(table: type[Table], name: str) -> str:
+    return table.model_fields[name].alias or name
+
+
+def _leaf_keys(table: Table) -> dict[str, str]:
+    """Attribute -> file key of what is not itself a table."""
+    nested = _NESTED if isinstance(table, Study) else ()
+    fields = type(table).model_fields
+    return {name: _key(type(table), name) for name in fields if name not in nested}
+
+
+def load_study(path: str | Path | None = None) -> Study:
+    """Read and check a study file; the embedded panel without one.
+
+    Relative paths of models and accelerators are taken from the folder of the file.
+    """
+    if path is None:
+        text = embedded("studies", "panel.toml").read_text("utf-8")
+        panel = validated(Study, parse_toml(text, "panel.toml"), "panel.toml")
+        values = {_key(Study, name): value for name, value in panel}
+        return Study.model_construct(_fields_set=set(), **values)
+    raw = read_toml(path)
+    _find_files(raw, Path(path).parent)
+    study = validated(Study, raw, str(path))
+    for index, baseline in enumerate(study.baselines):
+        load_accelerator(baseline.accelerator, f"{path}:baseline[{index}].accelerator")
+    return study
+
+
+def _find_files(raw: dict[str, Any], folder: Path) -> None:
+    """Make paths absolute, so that a study means the same when it is written elsewhere."""
+    for header, key in (("workload", "model"), ("baseline", "accelerator")):
+        rows = raw.get(header)
+        for row in rows if isinstance(rows, list) else []:
+            text = row.get(key) if isinstance(row, dict) else None
+            if isinstance(text, str) and _is_path(text) and _exists(folder / text):
+                row[key] = str((folder / text).resolve())
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or os.sep in text or text.endswith((".json", ".toml"))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def resolved_toml(study: Study) -> str:
+    """The study with everything written out, and where each value came from as a comment.
+
+    `load_study` of this text gives an equal study.
+    """
+    origin = study.origin()
+    blocks = []
+    for path, table in study.tables():
+        lines = [_header(path)] if path else []
+        for key, value in _content(table).items():
+            source = origin[f"{path}.{key}".lstrip(".")]
+            lines.append(f"{key} = {toml_literal(value)}  # {source}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _header(path: str) -> str:
+    name, row, _ = path.partition("[")
+    return f"[[{name}]]" if row else f"[{name}]"
+
+
+def _content(table: Table) -> dict[str, Any]:
+    """File key -> value as it stands in a file, without nested tables."""
+    return table.model_dump(by_alias=True, include=set(_leaf_keys(table)))
+
+
+def study_hash(study: Study) -> str:
+    """SHA-256 of what a study asks; independent of layout, units written and origin."""
+    content = [(path, _content(table)) for path, table in study.tables()]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,190 @@
+"""Accelerator files: the shipped H100, and files that users write."""
+
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from litegpu_opt.catalog import accelerator_names, load_accelerator
+from litegpu_opt.errors import UserError
+from litegpu_opt.machine.design import DESIGN_UNITS
+
+
+@pytest.fixture
+def write(tmp_path):
+    def file(text, name="mine.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return file
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_every_accelerator_loads(name):
+    accelerator = load_accelerator(name)
+    assert set(accelerator.design_values) == set(DESIGN_UNITS)
+    assert {field: r.unit for field, r in accelerator.design_records.items()} == DESIGN_UNITS
+    design = accelerator.design()
+    for field, value in accelerator.design_values.items():
+        assert float(getattr(design, field)) == value
+    for record in (*accelerator.design_records.values(), *accelerator.datasheet.values()):
+        assert record.source and record.trust in "ABCD"
+
+
+def test_h100_is_dense_decimal_and_per_direction():  # cases 30, 31, 15, 47
+    h100 = load_accelerator("h100-sxm")
+    design, sheet = h100.design_values, h100.datasheet
+    process = h100.technology().process
+    peak = design["sm_count"] * float(process.flop_per_clock_bf16) * design["clock_ghz"] / 1e3
+    assert peak == pytest.approx(sheet["bf16_dense_tflop_s"].value, rel=1e-3)
+    assert 2 * peak == pytest.approx(sheet["fp8_dense_tflop_s"].value, rel=1e-3)
+    assert sheet["bf16_dense_tflop_s"].value / sheet["memory_tb_s"].value == pytest.approx(
+        295.3, abs=0.05
+    )
+    assert design["memory_gb"] == sheet["memory_gb"].value == 80
+    assert design["network_gb_s"] == sheet["network_gb_s"].value == 450
+    stacks = design["memory_stacks"] * float(h100.technology().memory.stack_tb_s)
+    assert stacks == pytest.approx(sheet["memory_tb_s"].value)
+    bill = {name: record.value for name, record in h100.bill_of_materials.items()}
+    assert bill.pop("total_usd") == sum(bill.values()) == 3320
+    assert h100.largest_group == 8
+
+
+def test_h100_technology():
+    h100 = load_accelerator("h100-sxm")
+    technology = h100.technology(execution="ideal", prices="price")
+    assert float(technology.memory.sites_per_stack) == 1.2
+    assert float(technology.process.memory_phy_repairable) == 1
+    assert float(technology.interconnect.port_gb_s) == 25
+    assert float(technology.cooling.limit_package_w) == 1000
+    assert float(technology.prices.gross_margin) == 0.75
+    assert float(technology.execution.launch_us) == 0
+    own = h100.technology({"memory.sites_per_stack": 1})
+    assert float(own.memory.sites_per_stack) == 1
+    assert h100.provenance()["memory.sites_per_stack"].source == "6 sites, 5 used"
+
+
+def test_extends(write):
+    path = write(
+        'extends = "h100-sxm"\ndesign.die_area = "2.035 cm^2"\n'
+        'design.network_per_direction = "3.6 Tb/s"\ntechnology.cooling = "liquid"\n'
+        'technology.overrides = { memory.usd_per_gb = "12 USD/GB" }'
+    )
+    mine, h100 = load_accelerator(path), load_accelerator("h100-sxm")
+    assert mine.name == "mine"
+    assert mine.design_values == h100.design_values | {"die_area_mm2": 203.5}
+    assert mine.design_records["die_area_mm2"].trust == "user"
+    assert mine.technology_names == h100.technology_names | {"cooling": "liquid"}
+    assert mine.overrides.keys() == h100.overrides.keys() | {"memory.usd_per_gb"}
+    assert mine.datasheet == {}, "published figures of another chip"
+    write(f'extends = "{path.name}"\nlargest_group = 64', "child.toml")
+    assert load_accelerator(str(path.with_name("child.toml"))).largest_group == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'extends = "h100-sxm"\ndesign.die_aera = "1 mm^2"',
+            "mine.toml:design.die_aera: unknown key 'die_aera', did you mean die_area?",
+        ),
+        ('extends = "h100-sxm"\ndesgin = 1', "did you mean design?"),
+        (
+            'extends = "h100-sxm"\ndesign.die_area = 203.5',
+            "203.5 has no unit; allowed: a quantity in mm^2",
+        ),
+        ('extends = "h100-sxm"\ndesign.die_area = "203.5 mm"', "mine.toml:design.die_area: 'mm'"),
+        ('extends = "h100-sxm"\ndesign.die_area = "0 mm^2"', "too small; allowed: more than zero"),
+        ('extends = "h100-sxm"\ndesign.aspect_ratio = 0.5', "allowed: 1 or more"),
+        ('extends = "h100-sxm"\ndesign.sm_count = inf', "not finite"),
+        ('extends = "h100-sxm"\ndesign = 3', "mine.toml:design: 3 is not a table"),
+        ('extends = "h100-sxm"\nlargest_group = 0', "allowed: a whole number, 1 or more"),
+        (
+            'extends = "h100-sxm"\ntechnology.memory = "hbm4"',
+            "mine.toml:technology.memory: unknown memory 'hbm4', did you mean hbm3",
+        ),
+        (
+            'extends = "h100-sxm"\ntechnology.overrides.memory.usd_per_g = 1',
+            "did you mean memory.usd_per_gb?",
+        ),
+        (
+            'extends = "h100sxm"',
+            "mine.toml:extends: unknown accelerator 'h100sxm', did you mean h100-sxm?; allowed: h",
+        ),
+        ('extends = "none.toml"', "none.toml: no such file"),
+        ('extends = "mine.toml"', "circle"),
+        ("extends = 1", "mine.toml:extends: 1 is not accepted"),
+        ("", "mine.toml:design.die_area: missing; allowed: a quantity in mm^2"),
+        ("a = = 1", "mine.toml: not TOML"),
+        ("a = " + "[" * 5000, "mine.toml: not TOML"),
+        ("a = " + "9" * 5000, "mine.toml: not TOML"),
+    ],
+)
+def test_wrong_files(write, text, message):
+    with pytest.raises(UserError) as caught:
+        load_accelerator(write(text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_paths(tmp_path, write):
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    for path in (
+        tmp_path,
+        tmp_path / "absent.toml",
+        binary,
+        "h100sxm",
+        "",
+        "a" * 5000 + ".toml",
+        "\0.toml",
+    ):
+        with pytest.raises(UserError):
+            load_accelerator(path)
+    with pytest.raises(UserError, match="study.toml:baseline.*did you mean h100-sxm?"):
+        load_accelerator("h100sxm", "study.toml:baseline[0].accelerator")
+
+
+toml_values = st.recursive(
+    st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.datetimes()),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+paths = st.sampled_from(
+    [
+        "extends",
+        "title",
+        "largest_group",
+        "design",
+        "design.clock",
+        "design.sm_count",
+        "technology",
+        "technology.memory",
+        "technology.overrides",
+        "technology.overrides.memory",
+        "technology.overrides.memory.usd_per_gb",
+        "datasheet",
+        "datasheet.tdp",
+        "bill_of_materials",
+    ]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(paths, toml_values)
+def test_any_value_is_accepted_or_a_user_error(write, path, value):
+    content: dict[str, Any] = {"extends": "h100-sxm"}
+    table = content
+    *parents, key = path.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+    table[key] = value
+    try:
+        load_accelerator(write(tomli_w.dumps(content), "fuzz.toml"))
+    except UserError as error:
+        assert "\n" not in str(error)
