@@ -7,7 +7,7 @@ from .numerics import scalar
 
 
 class Deployment(eqx.Module):
-    """A prefill pool and a decode pool of one design, each of independent tensor-parallel groups."""
+    """A prefill pool and a decode pool of one design, each made of tensor-parallel groups."""
 
     tp_prefill: int = eqx.field(static=True)
     tp_decode: int = eqx.field(static=True)

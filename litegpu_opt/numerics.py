@@ -4,10 +4,20 @@ A certificate of 1e-9 cannot be stated in single precision, so every module
 that builds JAX values imports this one. Sweeps cast down explicitly.
 """
 
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, TypeVar
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+
+Result = TypeVar("Result")
+
+AnyArray = Array | np.ndarray
+"""On a device or on the host."""
 
 jax.config.update("jax_enable_x64", True)
 
@@ -15,6 +25,36 @@ TINY = 1e-30
 """Stands in for a resource an operator does not use, so that its logarithm is finite."""
 
 
-def scalar(value: float | Array) -> Array:
+def scalar(value: float | AnyArray) -> Array:
     """Convert a pytree leaf to a float64 JAX scalar (the converter of every numeric field)."""
     return jnp.asarray(value, dtype=jnp.float64)
+
+
+_QUICK_COMPILE = {"xla_cpu_use_fusion_emitters": False}
+"""Halves the compile time of the solver on CPUs and costs no speed there; measured by
+`python benchmarks/compile_time.py`."""
+
+
+@cache
+def _supported_options() -> dict[str, bool]:
+    """The compiler options above, or none where this XLA does not know them."""
+    try:
+        jax.jit(lambda x: x + 1.0, compiler_options=_QUICK_COMPILE)(0.0)
+    except Exception:  # whatever this XLA raises, the options are only a convenience
+        return {}
+    return dict(_QUICK_COMPILE)
+
+
+def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
+    """`jax.jit` with options that compile a long scalar program quickly; made when first called."""
+
+    @cache
+    def program() -> Callable[..., Result]:
+        on_cpu = jax.default_backend() == "cpu"
+        return jax.jit(function, compiler_options=_supported_options() if on_cpu else None)
+
+    @wraps(function)
+    def call(*args: Any) -> Result:
+        return program()(*args)
+
+    return call

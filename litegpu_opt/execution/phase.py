@@ -67,7 +67,7 @@ def operator_times(
 
 
 def moved_gb(operators: Operators, batch: Array) -> Array:
-    """Bytes each operator moves to and from memory once, GB: weights once, the rest per sequence."""
+    """Memory traffic of one run of each operator, GB: weights once, the rest per sequence."""
     return operators.weight_gb + operators.traffic_gb_per_seq * batch
 
 

@@ -101,7 +101,7 @@ def field_area_mm2(aspect_ratio: Array, technology: Technology) -> Array:
 
 
 def dies_per_wafer(die_area_mm2: Array, technology: Technology) -> Array:
-    """Gross dies, `N = pi R^2/Ac - 2 pi R/sqrt(2 Ac)` with `R = D/2 - e`, `Ac = A + 2 s sqrt A + s^2`.
+    """Gross dies, `N = pi R^2/Ac - 2 pi R/sqrt(2 Ac)`, `R = D/2 - e`, `Ac = (sqrt A + s)^2`.
 
     Written as `(pi R^2/Ac) (1 - sqrt(2 Ac)/R)`, so that 1/N is log-log convex. Not
     positive once a die reaches the wafer's rim (Ac >= R^2/2): there are no dies.

@@ -99,6 +99,7 @@ class Package(eqx.Module):
     test_usd: Array = leaf()
     test_usd_per_mm2: Array = leaf()
     die_link_gb_s_per_mm: Array = leaf()
+    """The one bandwidth that counts both directions together, as UCIe is quoted."""
     die_link_mm2_per_mm: Array = leaf()
     die_link_pj_per_bit: Array = leaf()
 
@@ -130,7 +131,7 @@ class Prices(eqx.Module):
 
 
 class Rating(eqx.Module):
-    """Utilisation at which the thermal design power is rated: a compute-heavy and a memory-heavy phase."""
+    """Utilisation at which the thermal design power is rated, in two kinds of phase."""
 
     compute_phase_bf16: Array = leaf()
     compute_phase_fp8: Array = leaf()

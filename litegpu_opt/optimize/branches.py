@@ -15,7 +15,7 @@ from ..evaluate import applying_limits, serves
 from ..limits import LIMIT_NAMES, LIMITS
 from ..machine.design import Design
 from ..machine.technology import Technology
-from ..workload.pool import Pool, build_pools
+from ..workload.pool import Pool, decode_pool, hand_over_gb, prefill_pool
 from ..workload.traffic import Workload
 from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
 
@@ -48,16 +48,28 @@ def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
     return list(itertools.product(degrees if prefill else (1,), degrees if decode else (1,)))
 
 
-def stacked_pools(workload: Workload, pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Pool]:
-    """Pools of every pair of degrees, each with its leading axis (prefill, decode).
+def stacked_pools(
+    workload: Workload, pairs: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Pool]:
+    """Pools of every pair of degrees as NumPy arrays, each with its leading axis (prefill, decode).
 
-    Counts of one degree are made once and shared by the pairs it stands in, so only the KV
-    hand-over is made per pair.
+    Operators are counted once per degree; only the KV hand-over belongs to a pair.
     """
-    return {
-        pair: jax.tree.map(lambda *leaves: jnp.stack(leaves), *build_pools(workload, *pair))
-        for pair in pairs
-    }
+    pairs = list(pairs)
+    prefill = {tp: _on_host(prefill_pool(workload, tp, 0.0)) for tp, _ in pairs}
+    decode = {tp: _on_host(decode_pool(workload, tp)) for _, tp in pairs}
+    pools = {}
+    for pair in pairs:
+        sender, receiver = prefill[pair[0]], decode[pair[1]]
+        if serves(workload)[0]:
+            transfer_gb = np.asarray(hand_over_gb(workload, *pair))
+            sender = eqx.tree_at(lambda pool: pool.transfer_gb_per_seq, sender, transfer_gb)
+        pools[pair] = jax.tree.map(lambda *leaves: np.stack(leaves), sender, receiver)
+    return pools
+
+
+def _on_host(tree):
+    return jax.tree.map(np.asarray, tree)
 
 
 def _mask(names: Iterable[str], excluded: Iterable[str]) -> Array:

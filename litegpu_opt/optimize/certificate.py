@@ -20,19 +20,21 @@ ROUNDING = 1e-9
 """Subtracted from every bound: floating point is not rounded outward."""
 
 
-def lower_bound(
+def lower_bounds(
     functions: Callable[[Array], Array],
     x: Array,
     weights: Array,
     lower: Array,
     upper: Array,
-) -> Array:
-    """Least value over the box of the tangent plane at x of `weights . [f, g]`.
+) -> tuple[Array, Array]:
+    """`[f, g]` at x, and for each row of `weights` the least value over the box of the tangent
+    plane at x of `weights . [f, g]`.
 
-    With weights `(1, lambda)` it bounds f over the feasible set; with `(0, lambda)` a positive
-    value proves that there is no feasible point. `functions` maps x to `[f, g]`, all convex;
-    weights of shape `(1 + m,)` must not be negative.
+    A row `(1, lambda)` bounds f over the feasible set; a positive value for a row `(0, lambda)`
+    proves that there is no feasible point. `functions` maps x `(n,)` to `[f, g]` `(1 + m,)`, all
+    convex; weights `(rows, 1 + m)` must not be negative.
     """
-    value, slope = jax.value_and_grad(lambda y: jnp.sum(weights * functions(y)))(x)
-    fall = jnp.minimum(slope * (lower - x), slope * (upper - x))
-    return value + jnp.sum(fall) - ROUNDING
+    values, pull = jax.vjp(functions, x)
+    (slopes,) = jax.vmap(pull)(weights)
+    fall = jnp.minimum(slopes * (lower - x), slopes * (upper - x))
+    return values, weights @ values + jnp.sum(fall, axis=1) - ROUNDING

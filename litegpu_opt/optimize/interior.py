@@ -25,8 +25,8 @@ CENTRING = 10.0
 """Factor by which each step aims to shrink the complementarity gap."""
 MAX_STEPS = 60
 TOLERANCE = 1e-10
-LINE_SEARCH_STEPS = 4
-SHORTEN = 0.3
+STEP_LENGTHS = (1.0, 0.3, 0.1, 0.02)
+"""Tried at once, as shares of the longest step that keeps the multipliers positive."""
 KEEP_INSIDE = 0.02
 """Starts are moved this share of the box away from its faces."""
 
@@ -46,8 +46,10 @@ class State(eqx.Module):
     x: Array
     relaxation: Array
     multipliers: Duals
+    complementarity: Array
+    """Mean product of a slack and its multiplier: how far along the central path."""
     residual: Array
-    """Largest component of the stationarity condition, and of complementarity."""
+    """Largest component of the stationarity condition, and total complementarity."""
     steps: Array
     done: Array
 
@@ -66,7 +68,12 @@ class Solution(eqx.Module):
 
 
 def _dot(a: Duals, b: Duals) -> Array:
-    return sum(jax.tree.leaves(jax.tree.map(lambda p, q: jnp.sum(p * q), a, b)))
+    products = jax.tree.map(lambda p, q: jnp.sum(p * q), a, b)
+    return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+
+def _mean_product(slacks: Duals, multipliers: Duals) -> Array:
+    return _dot(slacks, multipliers) / sum(leaf.size for leaf in jax.tree.leaves(slacks))
 
 
 def _slacks(x: Array, relaxation: Array, g: Array, lower: Array, upper: Array) -> Duals:
@@ -103,7 +110,15 @@ def start(functions: Functions, x: Array, lower: Array, upper: Array) -> State:
     multipliers = jax.tree.map(lambda s: 1.0 / s, slacks)
     balance = jnp.maximum(PENALTY - jnp.sum(multipliers.limits), 1.0)
     multipliers = eqx.tree_at(lambda d: d.relaxation, multipliers, balance)
-    return State(x, relaxation, multipliers, jnp.array(jnp.inf), jnp.array(0), jnp.array(False))
+    return State(
+        x=x,
+        relaxation=relaxation,
+        multipliers=multipliers,
+        complementarity=_mean_product(slacks, multipliers),
+        residual=jnp.array(jnp.inf),
+        steps=jnp.array(0),
+        done=jnp.array(False),
+    )
 
 
 def step(functions: Functions, state: State, lower: Array, upper: Array) -> State:
@@ -113,9 +128,7 @@ def step(functions: Functions, state: State, lower: Array, upper: Array) -> Stat
     grad_f, jac_g = jacobian[0], jacobian[1:]
 
     slacks = _slacks(x, tau, values[1:], lower, upper)
-    count = slacks.limits.size + 2 * x.size + 1
-    gap = _dot(slacks, duals)
-    target = gap / (CENTRING * count)
+    target = _mean_product(slacks, duals) / CENTRING
     stiffness = jax.tree.map(lambda lam, s: lam / s, duals, slacks)
     push = jax.tree.map(lambda s: target / s, slacks)
 
@@ -165,17 +178,23 @@ def step(functions: Functions, state: State, lower: Array, upper: Array) -> Stat
         stationarity = jnp.maximum(jnp.max(jnp.abs(dual_x)), jnp.abs(dual_tau))
         residual = jnp.maximum(stationarity, _dot(new_slacks, multipliers))
         candidate = State(
-            new_x, new_tau, multipliers, residual, state.steps + 1, residual < TOLERANCE
+            x=new_x,
+            relaxation=new_tau,
+            multipliers=multipliers,
+            complementarity=_mean_product(new_slacks, multipliers),
+            residual=residual,
+            steps=state.steps + 1,
+            done=residual < TOLERANCE,
         )
         inside = jnp.all(new_slacks.limits > 0.0)
         return candidate, inside, norm(gradient, multipliers, new_slacks)
 
-    lengths = longest_step * SHORTEN ** jnp.arange(LINE_SEARCH_STEPS)
+    lengths = longest_step * jnp.array(STEP_LENGTHS)
     candidates, inside, norms = jax.vmap(trial)(lengths)
     here = norm(grad_f + jac_g.T @ duals.limits, duals, slacks)
     improves = inside & (norms <= (1.0 - 0.01 * lengths) * here)
     # the first that improves, else the last that stays inside, else the shortest, else stay
-    rank = jnp.arange(LINE_SEARCH_STEPS)
+    rank = jnp.arange(len(STEP_LENGTHS))
     chosen = jnp.where(
         jnp.any(improves), jnp.argmax(improves), jnp.max(jnp.where(inside, rank, -1))
     )

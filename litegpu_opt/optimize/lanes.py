@@ -11,12 +11,17 @@ import numpy as np
 from jax import Array
 
 from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof
+from ..numerics import AnyArray, compiled
 from . import gradient, interior
-from .certificate import lower_bound
+from .certificate import lower_bounds
 from .problem import Branch, objective_and_limits, point_at
 
 
 LANES_PER_CHUNK = 128
+GENTLE_EXPONENT = 2.0
+"""Largest overlap exponent with which a solve begins."""
+SHARPENING = 0.1
+"""Overlap exponent times mean complementarity on the way to a large exponent."""
 
 
 class Outcome(eqx.Module):
@@ -25,19 +30,19 @@ class Outcome(eqx.Module):
     Values and bounds are those of the objective, as a rule `log($/token)`.
     """
 
-    x: Array
-    multipliers: Array
-    relaxation: Array
-    residual: Array
-    steps: Array
-    value: Array
-    bound: Array
+    x: AnyArray
+    multipliers: AnyArray
+    relaxation: AnyArray
+    residual: AnyArray
+    steps: AnyArray
+    value: AnyArray
+    bound: AnyArray
     """No point of the branch is below it."""
-    hard_value: Array
+    hard_value: AnyArray
     """The same point under the hard roofline."""
-    hard_bound: Array
+    hard_bound: AnyArray
     """Bound on the hard optimum of the branch, from this point and its multipliers."""
-    infeasibility: Array
+    infeasibility: AnyArray
     """Above 0: proof that the branch has no feasible point."""
 
 
@@ -63,34 +68,36 @@ def finish(branch: Branch, state: interior.State, roofs: SoftRoof) -> Outcome:
     solved = interior.solution(soft, state)
     below_hard = functions_of(branch, mean_roofs_at(solved.x, branch, roofs))
     multipliers = jnp.maximum(solved.multipliers, 0.0)
-    one, none = jnp.ones(1), jnp.zeros(1)
-
-    def bound(functions: interior.Functions, weight: Array) -> Array:
-        weights = jnp.concatenate([weight, multipliers])
-        return lower_bound(functions, solved.x, weights, *branch.box)
-
+    optimality = jnp.append(1.0, multipliers)
+    feasibility = jnp.append(0.0, multipliers)
+    values, (bound, infeasibility) = lower_bounds(
+        soft, solved.x, jnp.stack([optimality, feasibility]), *branch.box
+    )
+    _, (hard_bound,) = lower_bounds(below_hard, solved.x, optimality[None], *branch.box)
     return Outcome(
         x=solved.x,
         multipliers=solved.multipliers,
         relaxation=solved.relaxation,
         residual=solved.residual,
         steps=solved.steps,
-        value=soft(solved.x)[0],
-        bound=bound(soft, one),
+        value=values[0],
+        bound=bound,
         hard_value=functions_of(branch, HardRoof())(solved.x)[0],
-        hard_bound=bound(below_hard, one),
-        infeasibility=bound(soft, none),
+        hard_bound=hard_bound,
+        infeasibility=infeasibility,
     )
 
 
-@eqx.filter_jit
-def solve_chunk(branches: Branch, starts: Array, overlap_exponent: Array, explore: Array) -> Outcome:
-    """Search, polish and certify a chunk of lanes; every argument but the exponent has a lane axis."""
+@compiled
+def solve_chunk(
+    branches: Branch, starts: AnyArray, overlap_exponent: Array, explore: Array
+) -> Outcome:
+    """Search, polish and certify a chunk of lanes; branches and starts have a lane axis."""
 
-    roofs = soft_roofs(overlap_exponent)
+    gentle = jnp.minimum(overlap_exponent, GENTLE_EXPONENT)
 
     def begin(branch: Branch, x: Array) -> interior.State:
-        functions = functions_of(branch, roofs)
+        functions = functions_of(branch, soft_roofs(gentle))
         lower, upper = branch.box
         improved = jax.lax.cond(
             explore, lambda y: gradient.search(functions, y, lower, upper), lambda y: y, x
@@ -98,7 +105,11 @@ def solve_chunk(branches: Branch, starts: Array, overlap_exponent: Array, explor
         return interior.start(functions, improved, lower, upper)
 
     def advance(branch: Branch, state: interior.State) -> interior.State:
-        return interior.step(functions_of(branch, roofs), state, *branch.box)
+        # sharpen the roof along the central path: a sharp one stalls far from the optimum
+        sharp = jnp.maximum(gentle, SHARPENING / state.complementarity)
+        exponent = jnp.minimum(overlap_exponent, sharp)
+        functions = functions_of(branch, soft_roofs(exponent))
+        return interior.step(functions, state, *branch.box)
 
     def unfinished(loop: tuple[Array, interior.State]) -> Array:
         count, states = loop
@@ -110,12 +121,12 @@ def solve_chunk(branches: Branch, starts: Array, overlap_exponent: Array, explor
 
     states = jax.vmap(begin)(branches, starts)
     _, states = jax.lax.while_loop(unfinished, body, (jnp.array(0), states))
-    return jax.vmap(lambda b, s: finish(b, s, roofs))(branches, states)
+    return jax.vmap(lambda b, s: finish(b, s, soft_roofs(overlap_exponent)))(branches, states)
 
 
 def solve_lanes(
     branches: Branch,
-    starts: Array,
+    starts: AnyArray,
     overlap_exponent: float,
     *,
     explore: bool = True,

@@ -1,40 +1,137 @@
 """Buildable designs: whole stacks, offered capacities, whole SMs, ports and sequences.
 
 The neighbours of a relaxed optimum are enumerated in two stages (memory first,
-then the rest), and what stays continuous is solved again for each. Issue 5
-replaces this by an exact search.
+then the rest); what stays continuous is solved again for each.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from ..catalog import offered_gb
 from ..machine.design import Design
+from ..machine.silicon import die_link_edge_mm
 from ..machine.technology import Technology
-from .problem import PHYSICAL
+from ..study import Study
+from .branches import Choice, hold, stack
+from .groups import (
+    Ended,
+    Group,
+    Progress,
+    overlap_exponent,
+    solve,
+    solved,
+    study_technologies,
+)
+from .problem import VARIABLES, Branch, design_at
 
 
-def memory_choices(
-    relaxed: Mapping[str, float], dies: int, offered_gb: tuple[float, ...]
-) -> Iterator[dict[str, float]]:
+BRANCHES = 8
+"""Best branches of a group whose neighbours are searched."""
+MEMORIES = 6
+"""Memory choices of a group that go on to the second stage."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A branch with its optimum: logarithms of the variables, and of the objective."""
+
+    choice: Choice
+    branch: Branch
+    x: np.ndarray
+    value: float
+
+    @property
+    def variables(self) -> dict[str, float]:
+        """Variable -> value in its own unit."""
+        logs = np.where(self.branch.free, self.x, self.branch.fixed)
+        return {name: float(value) for name, value in zip(VARIABLES, np.exp(logs), strict=True)}
+
+
+def search_buildable(
+    groups: Sequence[Group], ended: Sequence[Ended], study: Study, progress: Progress
+) -> dict[int, Solved]:
+    """Number of a candidate's group -> its best buildable design, if a neighbour is one."""
+    memory_of = {name: entries["memory"] for name, (entries, _) in study_technologies(study).items()}
+    memories: list[tuple[int, Solved]] = []
+    for n, (group, end) in enumerate(zip(groups, ended, strict=True)):
+        if group.candidate is None or end.best is None:
+            continue
+        points = end.at_best_start(end.lanes.x)
+        for row in np.argsort(end.value)[:BRANCHES]:
+            if np.isfinite(end.value[row]):
+                choice, branch = group.branches[row]
+                relaxed = Solved(choice, branch, points[row], float(end.value[row]))
+                offered = offered_gb(memory_of[choice.technology])
+                memories += [(n, held) for held in _holding(relaxed, _memories(relaxed, offered))]
+    neighbours: list[tuple[int, Solved]] = []
+    for n, items in _by_group(_solve(memories, "buildable memory", progress)).items():
+        for relaxed in items[:MEMORIES]:
+            neighbours += [(n, held) for held in _holding(relaxed, _wholes(relaxed))]
+    built = {}
+    for n, items in _by_group(_solve(neighbours, "buildable", progress)).items():
+        for item in items:
+            if fits_on_edges(design_at(item.x, item.branch), item.branch.technology):
+                built[n] = item
+                break
+    return built
+
+
+def _holding(relaxed: Solved, choices: Iterator[dict[str, float]]) -> list[Solved]:
+    return [
+        Solved(relaxed.choice, hold(relaxed.branch, held), relaxed.x, math.inf) for held in choices
+    ]
+
+
+def _solve(
+    rows: list[tuple[int, Solved]], stage: str, progress: Progress
+) -> list[tuple[int, Solved]]:
+    """The rows with their optima, infeasible ones left out."""
+    if not rows:
+        return []
+    outcome = solve(
+        stack([item.branch for _, item in rows]),
+        np.stack([item.x for _, item in rows]),
+        overlap_exponent(rows[0][1].branch),
+        stage,
+        progress,
+    )
+    return [
+        (n, Solved(item.choice, item.branch, np.asarray(outcome.x[row]), float(outcome.value[row])))
+        for (row, (n, item)), good in zip(enumerate(rows), solved(outcome), strict=True)
+        if good
+    ]
+
+
+def _by_group(rows: list[tuple[int, Solved]]) -> dict[int, list[Solved]]:
+    """Group -> its rows, best first."""
+    ordered = sorted(rows, key=lambda row: row[1].value)
+    return {n: [item for m, item in ordered if m == n] for n in sorted({n for n, _ in rows})}
+
+
+def _memories(relaxed: Solved, offered: Sequence[float]) -> Iterator[dict[str, float]]:
     """Whole stacks per die next to the relaxed number, with every capacity on offer."""
-    for stacks in _around(relaxed["memory_stacks"], dies):
-        for gb in offered_gb:
+    for stacks in _around(relaxed.variables["memory_stacks"], relaxed.choice.dies_per_package):
+        for gb in offered:
             yield {"memory_stacks": stacks, "memory_gb": stacks * gb}
 
 
-def whole_choices(
-    relaxed: Mapping[str, float], dies: int, port_gb_s: float, idle: frozenset[str]
-) -> Iterator[dict[str, float]]:
+def _wholes(relaxed: Solved) -> Iterator[dict[str, float]]:
     """Whole SMs per die, network ports and sequences next to the relaxed values."""
     steps = {
-        "sm_count": float(dies),
-        "network_gb_s": port_gb_s * dies,
+        "sm_count": float(relaxed.choice.dies_per_package),
+        "network_gb_s": float(relaxed.branch.technology.interconnect.port_gb_s),
         "batch_prefill": 1.0,
         "batch_decode": 1.0,
     }
+    values, free = relaxed.variables, np.asarray(relaxed.branch.free)
     axes = {
-        name: _around(relaxed[name], step) for name, step in steps.items() if name not in idle
+        name: _around(values[name], steps[name])
+        for name, searched in zip(VARIABLES, free, strict=True)
+        if searched and name in steps
     }
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
@@ -42,34 +139,37 @@ def whole_choices(
 
 def _around(value: float, step: float) -> tuple[float, ...]:
     """Multiples of a step on both sides of a value; one where it is a multiple already."""
-    below = max(1.0, math.floor(value / step + 1e-6))
-    above = max(1.0, math.ceil(value / step - 1e-6))
+    below = max(1, math.floor(value / step + 1e-6))
+    above = max(1, math.ceil(value / step - 1e-6))
     return tuple(step * count for count in sorted({below, above}))
 
 
 def fits_on_edges(design: Design, technology: Technology) -> bool:
-    """Whether whole memory sites and ports can be placed on the four sides of a die.
+    """Whether whole memory sites, ports and fixed interfaces can be placed on the sides of a die.
 
     First fit of pieces by decreasing width: sufficient, not necessary.
     """
-    from ..machine.silicon import die_link_edge_mm
-
-    root = math.sqrt(float(design.die_area_mm2))
-    ratio = math.sqrt(float(design.aspect_ratio))
-    share = float(technology.process.usable_edge_share)
-    room = [share * root * ratio] * 2 + [share * root / ratio] * 2
     dies = float(design.dies_per_package)
-    memory, link = technology.memory, technology.interconnect
-    sites = math.ceil(float(memory.sites_per_stack) * float(design.memory_stacks) / dies - 1e-9)
-    ports = math.ceil(float(design.network_gb_s) / dies / float(link.port_gb_s) - 1e-9)
-    pieces = [float(memory.edge_mm_per_stack)] * sites
-    pieces += [float(link.port_gb_s) / float(link.edge_gb_s_per_mm)] * ports
-    pieces += [float(technology.process.fixed_edge_mm)]
-    pieces += [float(die_link_edge_mm(design, technology))]
-    for piece in sorted(pieces, reverse=True):
-        room.sort()
-        side = next((i for i, free in enumerate(room) if free >= piece - 1e-9), None)
+    side_mm = math.sqrt(float(design.die_area_mm2))
+    stretch = math.sqrt(float(design.aspect_ratio))
+    usable = float(technology.process.usable_edge_share)
+    room_mm = [usable * side_mm * stretch] * 2 + [usable * side_mm / stretch] * 2
+    for width_mm in sorted(_pieces_mm(design, technology, dies), reverse=True):
+        room_mm.sort()
+        side = next((i for i, free in enumerate(room_mm) if free >= width_mm - 1e-9), None)
         if side is None:
             return False
-        room[side] -= piece
+        room_mm[side] -= width_mm
     return True
+
+
+def _pieces_mm(design: Design, technology: Technology, dies: float) -> list[float]:
+    memory, link = technology.memory, technology.interconnect
+    sites = math.ceil(float(memory.sites_per_stack) * float(design.memory_stacks) / dies - 1e-6)
+    ports = math.ceil(float(design.network_gb_s) / dies / float(link.port_gb_s) - 1e-6)
+    return [
+        *[float(memory.edge_mm_per_stack)] * sites,
+        *[float(link.port_gb_s) / float(link.edge_gb_s_per_mm)] * ports,
+        float(technology.process.fixed_edge_mm),
+        float(die_link_edge_mm(design, technology)),
+    ]

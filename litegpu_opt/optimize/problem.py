@@ -13,7 +13,7 @@ from ..execution.roofline import Roof
 from ..limits import LIMIT_NAMES, LIMITS, uses_and_limits
 from ..machine.design import Design
 from ..machine.technology import Technology
-from ..numerics import scalar
+from ..numerics import AnyArray, scalar
 from ..serving import Service, serve_pools, usd_per_token
 from ..workload.pool import Pool
 
@@ -102,12 +102,12 @@ class Point(eqx.Module):
     services: Service
 
 
-def values_at(x: Array, branch: Branch) -> dict[str, Array]:
+def values_at(x: AnyArray, branch: Branch) -> dict[str, Array]:
     """Variable -> value in its own unit, at logarithms `x` of shape `(variables,)`."""
     return dict(zip(VARIABLES, jnp.exp(jnp.where(branch.free, x, branch.fixed)), strict=True))
 
 
-def design_at(x: Array, branch: Branch) -> Design:
+def design_at(x: AnyArray, branch: Branch) -> Design:
     """The design at logarithms `x`."""
     values = values_at(x, branch)
     return Design(

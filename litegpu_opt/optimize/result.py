@@ -33,12 +33,14 @@ class Starts:
 
     total: int
     converged: int
-    """KKT residual at most 1e-7, feasible or with a positive relaxation."""
+    """At a KKT point (residual at most 1e-7) of a feasible branch."""
     feasible_branches: int
     infeasible_branches: int
     """Proved to have no feasible point."""
+    beaten_branches: int
+    """Not solved, but their bound is above the best value found."""
     open_branches: int
-    """Neither solved nor proved infeasible; their bound still counts."""
+    """None of these; their bound still counts."""
     least_agreement: float
     """Smallest share, over the feasible branches, of starts within 1e-6 of the branch's best."""
 
@@ -73,7 +75,8 @@ class Optimum:
     soft: Certified
     hard: Certified
     """The hard roofline: its best design in the same space, and its own bound."""
-    hard_run_choice: Choice
+    hard_choice: Choice
+    """Branch of the best design under the hard roofline."""
     kkt_residual: float
     multipliers: dict[str, float]
     """Limit -> elasticity: 1 % more of the limit lowers the cost per token by this many %."""

@@ -27,47 +27,70 @@ class Pool(eqx.Module):
     """Latency limit of one execution: TTFT or TBT."""
 
 
+def hand_over_gb(workload: Workload, tp_prefill: int, tp_decode: int) -> Array | float:
+    """KV cache of a prompt that the busiest device at either end moves, GB per sequence:
+    S max(KV bytes per token of a prefill device, of a decode device).
+    """
+    model, precision = workload.transformer, workload.precision
+    most_bytes = max(
+        kv_bytes_per_token(model, precision, tp_prefill),
+        kv_bytes_per_token(model, precision, tp_decode),
+    )
+    return most_bytes / GIGA * workload.traffic.prompt_tokens
+
+
+def prefill_pool(
+    workload: Workload, tp: int, transfer_gb_per_seq: Array | float, collective: str = "ring"
+) -> Pool:
+    """The pool that reads prompts: it runs 1/T times per output token and holds S tokens.
+
+    With `pools == "decode"` prefill is served elsewhere: this pool never runs, holds nothing and
+    has no limit.
+    """
+    model, precision = workload.transformer, workload.precision
+    served = workload.pools == "prefill+decode"
+    kv_gb = kv_bytes_per_token(model, precision, tp) / GIGA
+    weights_gb = weight_bytes_per_device(model, precision, tp) / GIGA
+    return Pool(
+        operators=prefill_operators(workload, tp, collective),
+        devices=tp,
+        weights_gb=weights_gb if served else TINY,
+        kv_gb_per_seq=kv_gb * workload.traffic.prompt_tokens if served else TINY,
+        transfer_gb_per_seq=transfer_gb_per_seq if served else 0.0,
+        executions_per_token=1 / workload.traffic.output_tokens if served else 0.0,
+        limit_ms=workload.slo.ttft_ms if served else NO_LIMIT_MS,
+    )
+
+
+def decode_pool(workload: Workload, tp: int, collective: str = "ring") -> Pool:
+    """The pool that writes answers: (T - 1)/T steps per output token (prefill makes the first),
+    holding S + T tokens. With `pools == "decode"`, one step per token.
+    """
+    model, precision = workload.transformer, workload.precision
+    prompt, output = workload.traffic.prompt_tokens, workload.traffic.output_tokens
+    with_prefill = workload.pools == "prefill+decode"
+    return Pool(
+        operators=decode_operators(workload, tp, collective),
+        devices=tp,
+        weights_gb=weight_bytes_per_device(model, precision, tp) / GIGA,
+        kv_gb_per_seq=kv_bytes_per_token(model, precision, tp) / GIGA * (prompt + output),
+        transfer_gb_per_seq=0.0,
+        executions_per_token=(output - 1) / output if with_prefill else 1.0,
+        limit_ms=workload.slo.tbt_ms,
+    )
+
+
 def build_pools(
     workload: Workload, tp_prefill: int, tp_decode: int, collective: str = "ring"
 ) -> tuple[Pool, Pool]:
     """The prefill and the decode pool of a workload.
 
-    Per output token of a request with S prompt and T output tokens, prefill runs 1/T times and
-    decode (T - 1)/T times. The cache is held for S tokens in prefill and S + T in decode. The
-    busiest of the devices at either end decides the hand-over:
-    S max(KV bytes per token of a prefill device, of a decode device).
-
-    With `pools == "decode"`, prefill is served elsewhere: decode runs once per output token, and
-    the first pool never runs, holds nothing and has no limit.
-
     **Raises:** `UserError` for a degree that does not divide the model or an unknown collective.
     """
-    model, precision = workload.transformer, workload.precision
-    prompt, output = workload.traffic.prompt_tokens, workload.traffic.output_tokens
-    model.check_tensor_parallel(tp_prefill, "tp_prefill")
-    model.check_tensor_parallel(tp_decode, "tp_decode")
-    prefill_kv_gb = kv_bytes_per_token(model, precision, tp_prefill) / GIGA
-    decode_kv_gb = kv_bytes_per_token(model, precision, tp_decode) / GIGA
-    serves_prefill = workload.pools == "prefill+decode"
-
-    prefill = Pool(
-        operators=prefill_operators(workload, tp_prefill, collective),
-        devices=tp_prefill,
-        weights_gb=weight_bytes_per_device(model, precision, tp_prefill) / GIGA
-        if serves_prefill
-        else TINY,
-        kv_gb_per_seq=prefill_kv_gb * prompt if serves_prefill else TINY,
-        transfer_gb_per_seq=max(prefill_kv_gb, decode_kv_gb) * prompt if serves_prefill else 0.0,
-        executions_per_token=1 / output if serves_prefill else 0.0,
-        limit_ms=workload.slo.ttft_ms if serves_prefill else NO_LIMIT_MS,
+    workload.transformer.check_tensor_parallel(tp_prefill, "tp_prefill")
+    workload.transformer.check_tensor_parallel(tp_decode, "tp_decode")
+    transfer_gb = hand_over_gb(workload, tp_prefill, tp_decode)
+    return (
+        prefill_pool(workload, tp_prefill, transfer_gb, collective),
+        decode_pool(workload, tp_decode, collective),
     )
-    decode = Pool(
-        operators=decode_operators(workload, tp_decode, collective),
-        devices=tp_decode,
-        weights_gb=weight_bytes_per_device(model, precision, tp_decode) / GIGA,
-        kv_gb_per_seq=decode_kv_gb * (prompt + output),
-        transfer_gb_per_seq=0.0,
-        executions_per_token=(output - 1) / output if serves_prefill else 1.0,
-        limit_ms=workload.slo.tbt_ms,
-    )
-    return prefill, decode

@@ -1,0 +1,38 @@
+"""JAX's persistent compilation cache: the first search compiles, later ones do not."""
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+
+VARIABLE = "LITEGPU_CACHE"
+"""Environment variable: `off`, or a folder in place of the user's cache folder."""
+
+
+def enable_compilation_cache() -> Path | None:
+    """Keep compiled programs on disk, from before JAX is used. `None`: off, or impossible."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log goes to stderr
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() == "off":
+        return None
+    folder = Path(setting) if setting else _default_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        return None
+    import jax
+
+    warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder
+
+
+def _default_folder() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("litegpu-opt", appauthor=False)

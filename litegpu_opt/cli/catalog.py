@@ -1,0 +1,204 @@
+"""`litegpu catalog models|accelerators|technologies`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from .evaluate import Format, Json
+
+
+def models(
+    name: Annotated[
+        str | None, Parameter(help="Built-in model or path of a config.json; all without one.")
+    ] = None,
+    *,
+    weights: Annotated[Format, Parameter(help="Number format of the weights.")] = "bf16",
+    kv: Annotated[Format, Parameter(help="Number format of the KV cache.")] = "bf16",
+    as_json: Json = False,
+) -> int:
+    """List the built-in models, or show the shape of one with its parameters and bytes."""
+    from ..workload.huggingface import builtin_models, read_transformer
+
+    if name is None:
+        shapes = [_model(read_transformer(each), weights, kv) for each in builtin_models()]
+        _print({"models": shapes}, [_model_list(shapes)] if not as_json else [], as_json)
+    else:
+        content = _model(read_transformer(name), weights, kv) | {"source": _model_source(name)}
+        _print(content, [_key_values(content["name"], content)] if not as_json else [], as_json)
+    return 0
+
+
+def accelerators(
+    name: Annotated[
+        str | None, Parameter(help="Built-in accelerator or path of a .toml file; all without one.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
+    """List the accelerators, or show one: data sheet and bill of materials against the model."""
+    from ..catalog import accelerator_names, load_accelerator
+
+    if name is None:
+        chips = [load_accelerator(each) for each in accelerator_names()]
+        content = {"accelerators": [{"name": chip.name, "title": chip.title} for chip in chips]}
+        _print(content, [_titles("Accelerators", content["accelerators"])], as_json)
+        return 0
+    chip = load_accelerator(name, "accelerator")
+    from .cache import enable_compilation_cache
+
+    enable_compilation_cache()
+    from ..report.chips import chip_json, chip_sections
+
+    content = chip_json(chip)
+    _print(content, chip_sections(content), as_json)
+    return 0
+
+
+def technologies(
+    name: Annotated[
+        str | None,
+        Parameter(help="Table, or table.entry such as memory.hbm3e; all tables without one."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
+    """List the technology tables and their entries, or show values with source and trust."""
+    from ..catalog import TABLE_NAMES, TRUST, names, records, title
+    from ..errors import unknown_name
+    from ..report.document import Section
+
+    if name is None:
+        listed = [
+            {"name": f"{table}.{entry}", "title": title(table, entry)}
+            for table in TABLE_NAMES
+            for entry in names(table)
+        ]
+        _print({"technologies": listed}, [_titles("Technologies", listed)], as_json)
+        return 0
+    table, dot, entry = name.partition(".")
+    if table not in TABLE_NAMES:
+        raise unknown_name("technology table", table, TABLE_NAMES, where="technologies")
+    entries = (entry,) if dot else names(table)
+    content = {
+        f"{table}.{each}": {
+            field: asdict(record) for field, record in records(table, each, "technologies").items()
+        }
+        for each in entries
+    }
+    sections = [
+        *(
+            Section(f"{path}: {title(table, path.partition('.')[2])}", (_records(rows),))
+            for path, rows in content.items()
+        ),
+        Section("Trust", tuple(f"{letter}: {meaning}" for letter, meaning in TRUST.items())),
+    ]
+    _print({"technologies": content}, sections, as_json)
+    return 0
+
+
+def _print(content: Mapping[str, Any], sections: list[Any], as_json: bool) -> None:
+    from .console import show, show_json
+
+    if as_json:
+        show_json(content)
+    else:
+        show(sections)
+
+
+def _model(transformer: Any, weights: str, kv: str) -> dict[str, Any]:
+    """Shape, parameters and bytes of a model on one device."""
+    from ..workload.memory import kv_bytes_per_token, weight_bytes_per_device
+    from ..workload.precision import Precision
+
+    precision = Precision(weights, kv, "bf16", "bf16")
+    return asdict(transformer) | {
+        "parameters_total": transformer.parameters_total,
+        "parameters_active": transformer.parameters_active,
+        "weights": weights,
+        "weight_gb": weight_bytes_per_device(transformer, precision, 1) / 1e9,
+        "kv": kv,
+        "kv_bytes_per_token": kv_bytes_per_token(transformer, precision, 1),
+        "assumed": list(transformer.assumed),
+    }
+
+
+def _model_source(name: str) -> str:
+    """What the list of sources says of a built-in model; the path of another."""
+    from ..files import embedded
+    from ..workload.huggingface import builtin_models, model_aliases
+
+    builtin = model_aliases().get(name.lower(), name.lower())
+    if builtin not in builtin_models():
+        return name
+    for line in embedded("models", "SOURCES.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == builtin:
+            return f"{cells[1]} ({cells[2]})"
+    return "not stated"
+
+
+def _model_list(shapes: list[dict[str, Any]]) -> Any:
+    from ..report.document import Section, Table, figure
+
+    columns = ("model", "parameters, B", "layers", "hidden", "weights, GB", "KV, B/token")
+    rows = tuple(
+        (
+            shape["name"],
+            figure(shape["parameters_total"] / 1e9),
+            str(shape["layers"]),
+            str(shape["hidden"]),
+            figure(shape["weight_gb"]),
+            f"{shape['kv_bytes_per_token']:,}",
+        )
+        for shape in shapes
+    )
+    formats = f"weights in {shapes[0]['weights']}, KV cache in {shapes[0]['kv']}"
+    return Section(f"Models ({formats})", (Table(columns, rows),))
+
+
+def _key_values(heading: str, content: Mapping[str, Any]) -> Any:
+    from ..report.document import Section, Table
+
+    def stated(value: Any) -> str:
+        match value:
+            case bool():
+                return "yes" if value else "no"
+            case int():
+                return f"{value:,}"
+            case float():
+                return f"{value:.6g}"
+            case list():
+                return "; ".join(value) or "nothing"
+            case _:
+                return str(value)
+
+    rows = tuple((key, stated(value)) for key, value in content.items())
+    return Section(heading, (Table(("", "value"), rows, numeric=False),))
+
+
+def _titles(heading: str, rows: list[dict[str, str]]) -> Any:
+    from ..report.document import Section, Table
+
+    cells = tuple((row["name"], row["title"]) for row in rows)
+    return Section(heading, (Table(("name", "what it is"), cells, numeric=False),))
+
+
+def _records(rows: Mapping[str, Mapping[str, Any]]) -> Any:
+    from ..report.document import Table, figure
+
+    return Table(
+        ("value of", "typical", "low", "high", "unit", "trust", "source"),
+        tuple(
+            (
+                field,
+                *(figure(row[key]) for key in ("value", "low", "high")),
+                row["unit"],
+                row["trust"],
+                row["source"],
+            )
+            for field, row in rows.items()
+        ),
+        numeric=False,
+    )

@@ -1,0 +1,130 @@
+"""`litegpu optimize`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from ..errors import UserError
+from .evaluate import Json
+
+
+def optimize(
+    study: Annotated[
+        str | None,
+        Parameter(help="Study file (TOML); the embedded panel of three workloads without one."),
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Folder for study.toml, result.json and report.md.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        Parameter(
+            help="Seed of the starts, 0 to 4294967295, in place of the study's.",
+            validator=Number(gte=0, lte=2**32 - 1),
+        ),
+    ] = None,
+    starts: Annotated[
+        int | None,
+        Parameter(
+            help="Random starts of each branch, 1 to 64, in place of the study's.",
+            validator=Number(gte=1, lte=64),
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Search the best accelerators of a study on each of its workloads, and certify them.
+
+    Exit code 3 where no candidate can serve a workload.
+    """
+    from ..study import load_study, study_hash
+
+    asked = load_study(study)
+    options = {"seed": seed, "starts": starts}
+    changed = {key: value for key, value in options.items() if value is not None}
+    asked = asked.model_copy(update=changed)
+    if out is not None:
+        _check_folder(out, study_hash(asked))
+
+    from . import INTERRUPTED
+    from .cache import enable_compilation_cache
+    from .console import leaving_on_interrupt, progress, show, show_json
+
+    title = "compiling and searching; the first run takes about a minute"
+    with leaving_on_interrupt(INTERRUPTED), progress(title, quiet=as_json) as report:
+        enable_compilation_cache()
+        from ..optimize.panel import optimize as search
+        from ..report.panel import panel_sections
+        from ..report.result_json import panel_json
+
+        result = search(asked, report)
+    content = panel_json(result, dict.fromkeys(changed, "flag"))
+    if out is not None:
+        _write(out, asked, content, _command(study, changed))
+    if as_json:
+        show_json(content)
+    else:
+        show(panel_sections(content))
+        if out is not None:
+            print(f"\nwritten: {out / 'report.md'}, {out / 'result.json'}, {out / 'study.toml'}")
+    return _exit_code(content)
+
+
+def _command(study: str | None, changed: dict[str, int]) -> str:
+    words = ["litegpu", "optimize", *([study] if study else [])]
+    return " ".join([*words, *(f"--{key} {value}" for key, value in changed.items())])
+
+
+def _check_folder(folder: Path, asked_hash: str) -> None:
+    """Refuse a folder that is a file or holds another study, before a search that would be lost."""
+    from ..study import load_study, study_hash
+
+    where = "--out"
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is not a folder", where=where)
+        present = folder / "study.toml"
+        if not present.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+    except OSError as error:
+        reason = error.strerror or "not a path"
+        raise UserError(f"{folder} cannot be made: {reason}", where=where) from None
+    try:
+        same = study_hash(load_study(present)) == asked_hash
+    except UserError:
+        same = False
+    if not same:
+        raise UserError(
+            f"{folder} holds the results of another study ({present})",
+            where=where,
+            allowed="an empty or new folder, or that of the same study",
+        )
+
+
+def _write(folder: Path, study: Any, content: dict[str, Any], command: str) -> None:
+    from ..files import write_atomic
+    from ..report.document import json_text
+    from ..report.markdown import markdown_report
+    from ..study import resolved_toml
+
+    write_atomic(folder / "result.json", json_text(content) + "\n")
+    write_atomic(folder / "report.md", markdown_report(content, command))
+    write_atomic(folder / "study.toml", resolved_toml(study))
+
+
+def _exit_code(content: dict[str, Any]) -> int:
+    """3, with the reasons on stderr, where a workload has no feasible candidate."""
+    from ..report.findings import shortfall_text
+    from . import NOTHING_FEASIBLE
+
+    hopeless = [workload for workload in content["panel"] if not workload["optima"]]
+    for workload in hopeless:
+        print(f"nothing feasible for workload {workload['workload']}", file=sys.stderr)
+        for entry in workload["infeasible"]:
+            for shortfall in entry["shortfalls"]:
+                print(f"  {entry['name']}: {shortfall_text(shortfall)}", file=sys.stderr)
+    return NOTHING_FEASIBLE if hopeless else 0

@@ -1,0 +1,89 @@
+"""Metrics and sensitivities at solved points, many at a time in one compiled program each."""
+
+from collections.abc import Iterable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..evaluate import Metrics, assess
+from ..execution.roofline import SoftRoof
+from ..machine.technology import Technology
+from ..numerics import compiled
+from .branches import stack
+from .lattice import Solved
+from .problem import Branch, design_at, values_at
+from .sensitivity import by_name, technology_elasticities
+
+
+HALF_LOAD = 0.5
+
+
+@compiled
+def _assess_rows(branches: Branch, points: Array, prompts: Array) -> tuple[Metrics, Array]:
+    """Metrics of many points, and their cost per token at half load."""
+
+    def one(branch: Branch, x: Array, prompt: Array) -> tuple[Metrics, Array]:
+        values = values_at(x, branch)
+
+        def metrics(technology: Technology) -> Metrics:
+            exponent = technology.execution.overlap_exponent
+            return assess(
+                branch.pools,
+                jnp.stack([values["batch_prefill"], values["batch_decode"]]),
+                jnp.stack([values["clock_prefill_ghz"], values["clock_decode_ghz"]]),
+                SoftRoof(jnp.broadcast_to(exponent, (2,))),
+                design_at(x, branch),
+                technology,
+                prompt,
+                branch.die_area_max_mm2,
+            )
+
+        load = lambda technology: technology.prices.load_factor  # noqa: E731 - a path
+        half = eqx.tree_at(load, branch.technology, jnp.asarray(HALF_LOAD))
+        return metrics(branch.technology), metrics(half).usd_per_token
+
+    return jax.vmap(one)(branches, points, prompts)
+
+
+@compiled
+def _elasticity_rows(branches: Branch, points: Array, multipliers: Array) -> Technology:
+    def one(branch: Branch, x: Array, multiplier: Array) -> Technology:
+        exponent = branch.technology.execution.overlap_exponent
+        return technology_elasticities(branch, x, multiplier, exponent)
+
+    return jax.vmap(one)(branches, points, multipliers)
+
+
+def _rows(tree, count: int) -> list:
+    on_host = jax.device_get(tree)
+    return [jax.tree.map(lambda leaf, row=row: leaf[row], on_host) for row in range(count)]
+
+
+def _padded(rows: list, count: int = 16) -> list:
+    """Rows repeated up to a multiple of `count`, so that sizes share their compilations."""
+    return rows + [rows[-1]] * (-len(rows) % count)
+
+
+def assess_solved(items: Iterable[Solved], prompts: Sequence[float]) -> list[tuple[Metrics, float]]:
+    """Metrics of each item, and its cost per token at half load in USD."""
+    items = list(items)
+    if not items:
+        return []
+    branches = stack(_padded([item.branch for item in items]))
+    points = np.stack(_padded([item.x for item in items]))
+    result = _assess_rows(branches, points, np.array(_padded(list(prompts))))
+    return _rows(result, len(items))
+
+
+def elasticities_at(
+    items: Iterable[Solved], multipliers: Iterable[np.ndarray]
+) -> list[dict[str, float]]:
+    """`"table.field"` -> elasticity of the optimal cost per token, for each item."""
+    items = list(items)
+    branches = stack(_padded([item.branch for item in items]))
+    points = np.stack(_padded([item.x for item in items]))
+    table = _elasticity_rows(branches, points, np.stack(_padded(list(multipliers))))
+    return [by_name(row) for row in _rows(table, len(items))]

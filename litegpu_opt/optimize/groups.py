@@ -1,0 +1,222 @@
+"""Groups: all branches of one candidate or baseline on one workload, and how they ended."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from ..catalog import load_accelerator, technology
+from ..machine.technology import Technology
+from ..numerics import AnyArray
+from ..study import Study, StudyCandidate
+from ..workload.huggingface import read_transformer
+from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
+from .branches import (
+    Choice,
+    candidate_branches,
+    existing_branches,
+    parallel_pairs,
+    stack,
+    stacked_pools,
+)
+from .lanes import Outcome, solve_lanes
+from .problem import VARIABLES, Branch
+from .result import Starts
+
+
+CONVERGED = 1e-7
+"""Largest KKT residual of a solved lane, and largest relaxation of a feasible one."""
+AGREE = 1e-6
+"""Starts whose log objectives differ by less found the same optimum."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, the lanes done and the lanes in all."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One candidate, or one baseline, on one workload."""
+
+    workload: int
+    name: str
+    branches: list[tuple[Choice, Branch]]
+    candidate: StudyCandidate | None
+    """`None` for a baseline."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The outcome of a group; leaves of `lanes` have axes (branches, starts)."""
+
+    lanes: Outcome
+
+    @property
+    def value(self) -> np.ndarray:
+        """Least value of each branch; infinite where no start is solved."""
+        return self._best_of(self.lanes.value)
+
+    @property
+    def hard_value(self) -> np.ndarray:
+        """Least value of each branch under the hard roofline."""
+        return self._best_of(self.lanes.hard_value)
+
+    @property
+    def bound(self) -> np.ndarray:
+        """Lower bound of each branch; infinite where proved infeasible."""
+        proved = np.any(self.lanes.infeasibility > 0.0, axis=1)
+        return np.where(proved, np.inf, np.max(self.lanes.bound, axis=1))
+
+    @property
+    def best(self) -> int | None:
+        """The best feasible branch."""
+        return int(np.argmin(self.value)) if np.isfinite(self.value).any() else None
+
+    def at_best_start(self, leaf: AnyArray) -> np.ndarray:
+        """A leaf of `lanes` at the best start of every branch."""
+        start = np.argmin(np.where(solved(self.lanes), self.lanes.value, np.inf), axis=1)
+        return np.asarray(leaf)[np.arange(len(start)), start]
+
+    def starts(self) -> Starts:
+        """How the starts ended."""
+        done = solved(self.lanes)
+        feasible = done.any(axis=1)
+        least = np.where(feasible, self.value, 0.0)
+        agree = done & (np.abs(self.lanes.value - least[:, None]) <= AGREE)
+        shares = agree.mean(axis=1)[feasible]
+        incumbent = self.value.min()
+        proved = np.isinf(self.bound)
+        beaten = ~feasible & ~proved & (self.bound >= incumbent)
+        return Starts(
+            total=done.size,
+            converged=int(done.sum()),
+            feasible_branches=int(feasible.sum()),
+            infeasible_branches=int(proved.sum()),
+            beaten_branches=int(beaten.sum()),
+            open_branches=int((~feasible & ~proved & ~beaten).sum()),
+            least_agreement=float(shares.min()) if shares.size else 0.0,
+        )
+
+    def _best_of(self, leaf: AnyArray) -> np.ndarray:
+        return np.min(np.where(solved(self.lanes), leaf, np.inf), axis=1)
+
+
+def solved(lanes: Outcome) -> np.ndarray:
+    """Lanes that ended at a KKT point of a feasible problem."""
+    return np.asarray((lanes.residual <= CONVERGED) & (lanes.relaxation <= CONVERGED))
+
+
+def overlap_exponent(branch: Branch) -> float:
+    """The exponent of the model that a study asks about."""
+    return float(branch.technology.execution.overlap_exponent)
+
+
+def solve(
+    branches: Branch,
+    starts: np.ndarray,
+    exponent: float,
+    stage: str,
+    progress: Progress,
+    *,
+    explore: bool = False,
+) -> Outcome:
+    """`solve_lanes` that reports its progress under the name of a stage."""
+    total, done = len(starts), 0
+
+    def advance(lanes: int) -> None:
+        nonlocal done
+        done += lanes
+        progress(stage, done, total)
+
+    return solve_lanes(branches, starts, exponent, explore=explore, progress=advance)
+
+
+def study_workloads(study: Study) -> list[Workload]:
+    """The workloads of a study. **Raises:** `UserError` for a model that cannot be read."""
+    return [
+        make_workload(
+            read_transformer(row.model),
+            row.precision(),
+            prompt_tokens=row.prompt_tokens,
+            output_tokens=row.output_tokens,
+            ttft_ms=NO_LIMIT_MS if row.ttft_ms is None else row.ttft_ms,
+            tbt_ms=NO_LIMIT_MS if row.tbt_ms is None else row.tbt_ms,
+            pools=row.pools,
+            where=f"workload[{index}]",
+        )
+        for index, row in enumerate(study.workloads)
+    ]
+
+
+def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:
+    """Name of each combination of technologies -> its catalogue entries and its pytree."""
+    named = ("process", "memory", "interconnect", "package", "cooling")
+    return {
+        "/".join(entries[table] for table in named): (
+            entries,
+            technology(study.technology.overrides, **entries),
+        )
+        for entries in study.technology_choices()
+    }
+
+
+def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
+    """Every candidate and baseline on every workload."""
+    trees = {name: tree for name, (_, tree) in study_technologies(study).items()}
+    groups = []
+    for index, workload in enumerate(workloads):
+        pairs = parallel_pairs(workload, study.space.tensor_parallel_max)
+        pools = stacked_pools(workload, pairs)
+        for candidate in study.candidates:
+            branches = candidate_branches(
+                workload,
+                trees,
+                pools=pools,
+                aspect_ratios=study.space.aspect_ratios,
+                dies_per_package=candidate.dies_per_package,
+                die_area_max_mm2=candidate.die_area_max_mm2,
+            )
+            groups.append(Group(index, candidate.name, branches, candidate))
+        for baseline in study.baselines:
+            accelerator = load_accelerator(baseline.accelerator)
+            branches = existing_branches(
+                workload,
+                accelerator.design(),
+                accelerator.technology(
+                    study.technology.overrides,
+                    prices=study.basis,
+                    execution=study.technology.execution,
+                ),
+                name=accelerator.name,
+                pools={
+                    pair: pools[pair] for pair in pairs if max(pair) <= accelerator.largest_group
+                },
+            )
+            groups.append(Group(index, accelerator.name, branches, None))
+    return groups
+
+
+def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
+    """Solve all branches of all groups from random starts, in one stream of lanes."""
+    branches = [branch for group in groups for _, branch in group.branches]
+    lanes = np.repeat(np.arange(len(branches)), study.starts)
+    lower, upper = (np.asarray(side) for side in branches[0].box)
+    random = np.random.default_rng(study.seed)
+    starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))
+    outcome = solve(
+        jax.tree.map(lambda leaf: leaf[lanes], stack(branches)),
+        starts,
+        overlap_exponent(branches[0]),
+        "search",
+        progress,
+        explore=True,
+    )
+    by_branch = jax.tree.map(
+        lambda leaf: leaf.reshape(len(branches), study.starts, *leaf.shape[1:]), outcome
+    )
+    ended, first = [], 0
+    for group in groups:
+        rows = slice(first, first + len(group.branches))
+        ended.append(Ended(jax.tree.map(lambda leaf, rows=rows: leaf[rows], by_branch)))
+        first = rows.stop
+    return ended

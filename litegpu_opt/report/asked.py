@@ -1,0 +1,86 @@
+"""What a study asks, summarised with the origin of every value."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .document import Section, Table, figure
+
+
+Result = Mapping[str, Any]
+
+
+def asked(content: Result) -> Section:
+    """Inputs with their origin, summarised."""
+    inputs = content["inputs"]
+
+    def row(label: str, text: str, *keys: str) -> tuple[str, str, str]:
+        return label, text, _origins(inputs, keys)
+
+    def value(key: str) -> Any:
+        stated = inputs[key]["value"]
+        return ", ".join(map(str, stated)) if isinstance(stated, list) else stated
+
+    tables = ("process", "memory", "interconnect", "package", "cooling")
+    rows = []
+    for index, workload in enumerate(content["panel"]):
+        at = f"workload[{index}]"
+        billions = figure(workload["parameters_total"] / 1e9)
+        formats = ("weights", "kv", "activations", "wire")
+        rows += [
+            row(
+                workload["workload"],
+                f"{workload['model']}, {billions} B parameters, {value(f'{at}.pools')}",
+                f"{at}.model",
+                f"{at}.pools",
+            ),
+            row(
+                "  traffic",
+                f"{value(f'{at}.prompt_tokens')} prompt, {value(f'{at}.output_tokens')} output "
+                "tokens",
+                f"{at}.prompt_tokens",
+                f"{at}.output_tokens",
+            ),
+            row(
+                "  limits",
+                f"TTFT {value(f'{at}.ttft')}, TBT {value(f'{at}.tbt')}",
+                f"{at}.ttft",
+                f"{at}.tbt",
+            ),
+            row(
+                "  formats",
+                ", ".join(f"{key} {value(f'{at}.{key}')}" for key in formats),
+                *(f"{at}.{key}" for key in formats),
+            ),
+        ]
+    rows += [
+        row(
+            "technology",
+            "; ".join(f"{key} {value(f'technology.{key}')}" for key in tables),
+            *(f"technology.{key}" for key in tables),
+        ),
+        row(
+            "money, timing",
+            f"{value('basis')} basis, {value('technology.execution')} execution",
+            "basis",
+            "technology.execution",
+        ),
+        row(
+            "search",
+            f"tp up to {value('space.tensor_parallel_max')}, {value('starts')} starts, "
+            f"seed {value('seed')}",
+            "space.tensor_parallel_max",
+            "starts",
+            "seed",
+        ),
+    ]
+    return Section("Asked", (Table(("input", "value", "origin"), tuple(rows), numeric=False),))
+
+
+def _origins(inputs: Result, keys: Iterable[str]) -> str:
+    """`file`, or `file; default: wire`."""
+    by_origin: dict[str, list[str]] = {}
+    for key in keys:
+        by_origin.setdefault(inputs[key]["origin"], []).append(key.rpartition(".")[2])
+    if len(by_origin) == 1:
+        return next(iter(by_origin))
+    return "; ".join(f"{origin}: {', '.join(names)}" for origin, names in by_origin.items())

@@ -1,0 +1,137 @@
+"""An accelerator that exists: the machine model beside its data sheet and its teardown."""
+
+from typing import Any
+
+from ..catalog import Accelerator, Record
+from ..machine.cost import bill_of_materials
+from ..machine.power import thermal_design_power_w
+from ..machine.rates import peak_rates
+from ..machine.silicon import blocks
+from .document import NOT_APPLICABLE, Section, Table, figure
+
+
+def chip_json(chip: Accelerator) -> dict[str, Any]:
+    """Design, and every published figure against the model."""
+    design, technology = chip.design(), chip.technology()
+    rates = peak_rates(design, design.clock_ghz, technology)
+    parts = blocks(design, technology)
+    bill = bill_of_materials(design, technology)
+    modelled = {
+        "die_area_mm2": parts.total_mm2,
+        "bf16_dense_tflop_s": rates.bf16_tflop_s,
+        "fp8_dense_tflop_s": rates.fp8_tflop_s,
+        "memory_tb_s": rates.memory_tb_s,
+        "tdp_w": thermal_design_power_w(design, technology),
+    }
+    costs = {
+        "logic_usd": bill.dies_usd,
+        "memory_usd": bill.memory_usd,
+        "packaging_usd": bill.interposer_usd
+        + bill.substrate_usd
+        + bill.attach_usd
+        + bill.scrap_usd,
+        "test_and_assembly_usd": bill.test_and_assembly_usd,
+        "total_usd": bill.total_usd,
+    }
+    return {
+        "name": chip.name,
+        "title": chip.title,
+        "largest_group": chip.largest_group,
+        "technology": chip.technology_names,
+        "design": {name: _stated(record) for name, record in chip.design_records.items()},
+        "overrides": {name: _stated(record) for name, record in chip.overrides.items()},
+        "datasheet": _compared(modelled, chip.datasheet),
+        "blocks_mm2": {name: float(value) for name, value in vars(parts).items()},
+        "bill_of_materials": _compared(costs, chip.bill_of_materials),
+    }
+
+
+def _stated(record: Record) -> dict[str, Any]:
+    return {
+        "value": record.value,
+        "unit": record.unit,
+        "source": record.source,
+        "trust": record.trust,
+    }
+
+
+def _compared(modelled: dict[str, Any], published: dict[str, Record]) -> list[dict[str, Any]]:
+    """Model against published value; `None` where nothing is published."""
+    rows = []
+    for name, value in modelled.items():
+        record = published.get(name)
+        rows.append(
+            {
+                "name": name,
+                "model": float(value),
+                "published": record.value if record else None,
+                "error": float(value) / record.value - 1.0 if record else None,
+                "source": record.source if record else None,
+                "trust": record.trust if record else None,
+            }
+        )
+    return rows
+
+
+def chip_sections(content: dict[str, Any]) -> list[Section]:
+    """What the screen shows."""
+    entries = "; ".join(f"{table} {entry}" for table, entry in content["technology"].items())
+    return [
+        Section(
+            f"{content['name']}: {content['title']}",
+            (f"{entries}; one scale-up domain joins {content['largest_group']} devices.",),
+        ),
+        Section("Design", (_values(content["design"]),)),
+        *(
+            [Section("Own values", (_values(content["overrides"]),))]
+            if content["overrides"]
+            else []
+        ),
+        Section("Model against the data sheet", (_comparison(content["datasheet"]),)),
+        Section("Area of a die by block, mm2", (_blocks(content["blocks_mm2"]),)),
+        Section(
+            "Bill of materials against the analysts' estimate",
+            (
+                "Logic is the dies; packaging is interposer, substrate, attachment and scrap.",
+                _comparison(content["bill_of_materials"]),
+            ),
+        ),
+    ]
+
+
+def _values(rows: dict[str, dict[str, Any]]) -> Table:
+    return Table(
+        ("", "value", "trust", "source"),
+        tuple(
+            (name, f"{figure(row['value'])} {row['unit']}".strip(), row["trust"], row["source"])
+            for name, row in rows.items()
+        ),
+        numeric=False,
+    )
+
+
+def _comparison(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        ("", "model", "published", "error", "trust", "source"),
+        tuple(
+            (
+                row["name"],
+                figure(row["model"]),
+                figure(row["published"]),
+                NOT_APPLICABLE if row["error"] is None else f"{100 * row['error']:+.1f} %",
+                row["trust"] or "",
+                row["source"] or "",
+            )
+            for row in rows
+        ),
+        numeric=False,
+    )
+
+
+def _blocks(areas: dict[str, float]) -> Table:
+    total = sum(areas.values())
+    rows = (*areas.items(), ("total", total))
+    return Table(
+        ("block", "mm2", "share"),
+        tuple((name, figure(area), f"{100 * area / total:.1f} %") for name, area in rows),
+    )

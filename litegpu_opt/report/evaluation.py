@@ -1,0 +1,219 @@
+"""One accelerator, one model, one deployment: evaluate, and say what came out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from .. import __version__
+from ..catalog import Accelerator
+from ..deployment import Deployment
+from ..errors import UserError
+from ..evaluate import Metrics, evaluate, serves
+from ..execution.roofline import HardRoof, Roof, SoftRoof
+from ..workload.pool import build_pools
+from ..workload.traffic import Workload
+from .document import NOT_APPLICABLE, Section, Table, figure
+from .metrics_json import POOLS, metrics_json
+
+
+RESOURCES = ("compute", "memory", "launch", "collective", "wire")
+"""Terms of the time of an operator."""
+
+
+def evaluation_json(
+    accelerator: Accelerator,
+    workload: Workload,
+    *,
+    tp: int,
+    batch_prefill: float,
+    batch_decode: float,
+    execution: str,
+    basis: str,
+    breakdown: bool,
+) -> dict[str, Any]:
+    """Metrics of an accelerator that serves a workload at its own clock; both pools use `tp`.
+
+    **Raises:** `UserError` for a degree that the model or the accelerator cannot have.
+    """
+    workload.transformer.check_tensor_parallel(tp, "--tp")
+    if tp > accelerator.largest_group:
+        raise UserError(
+            f"{tp} devices are more than one scale-up domain of {accelerator.name} joins",
+            where="--tp",
+            allowed=f"1 to {accelerator.largest_group}",
+        )
+    design = accelerator.design_values
+    clock_ghz = design["clock_ghz"]
+    deployment = Deployment(tp, tp, batch_prefill, batch_decode, clock_ghz, clock_ghz)  # pyright: ignore[reportArgumentType]
+    technology = accelerator.technology(execution=execution, prices=basis)
+    ideal = execution == "ideal"
+    roof = HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent)
+    metrics = eqx.filter_jit(evaluate)(
+        accelerator.design(), deployment, technology, workload, roof=roof
+    )
+    chosen = {
+        field: value if isinstance(value, int) else float(value)
+        for field, value in vars(deployment).items()
+    }
+    content = metrics_json(metrics, workload, design, chosen)
+    if breakdown:
+        content["breakdown"] = _breakdown(metrics, workload, tp, roof)
+    return content | {"design": design, "deployment": chosen, "version": __version__}
+
+
+def _breakdown(
+    metrics: Metrics, workload: Workload, tp: int, roof: Roof
+) -> dict[str, list[dict[str, Any]] | None]:
+    """Phase -> operators with their times, ms."""
+    pools = build_pools(workload, tp, tp)
+    times = metrics.services.times
+    terms = np.stack(
+        [times.compute_ms, times.memory_ms, times.launch_ms, times.hop_ms, times.wire_ms]
+    )
+    totals = np.asarray(times.total_ms(roof))
+    phases: dict[str, list[dict[str, Any]] | None] = {}
+    for index, (phase, served) in enumerate(zip(POOLS, serves(workload), strict=True)):
+        operators = pools[index].operators
+        repeats = np.asarray(operators.repeats)
+        phases[phase] = (
+            [
+                {
+                    "operator": name,
+                    "repeats": float(repeats[row]),
+                    "once_ms": float(totals[index, row] / repeats[row]),
+                    **{
+                        f"{resource}_ms": float(value)
+                        for resource, value in zip(RESOURCES, terms[:, index, row], strict=True)
+                    },
+                    "total_ms": float(totals[index, row]),
+                    "binds": RESOURCES[int(np.argmax(terms[:, index, row]))],
+                }
+                for row, name in enumerate(operators.names)
+            ]
+            if served
+            else None
+        )
+    return phases
+
+
+def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
+    """What the screen shows."""
+    return [
+        Section("Inputs", (_inputs(content["inputs"]),)),
+        Section("Result", (*_feasibility(content), _metrics(content), _memory(content))),
+        *_phases(content.get("breakdown", {})),
+    ]
+
+
+def _inputs(inputs: Mapping[str, Mapping[str, Any]]) -> Table:
+    return Table(
+        ("input", "value", "origin"),
+        tuple(
+            (name, _stated(row["value"], row["unit"]), row["origin"])
+            for name, row in inputs.items()
+        ),
+        numeric=False,
+    )
+
+
+def _stated(value: Any, unit: str) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g} {unit}".strip() if isinstance(value, float) else str(value)
+
+
+def _feasibility(content: Mapping[str, Any]) -> list[str]:
+    if content["feasible"]:
+        return []
+    lines = [
+        f"{row['name']} needs {figure(row['use'], 5)} {row['unit']}, has "
+        f"{figure(row['limit'], 5)} {row['unit']}, short by {figure(row['shortfall'], 5)} "
+        f"{row['unit']}"
+        for row in content["violations"]
+    ]
+    return [f"Not feasible: {'; '.join(lines)}. The figures below are those it would have."]
+
+
+_FIGURES = (
+    ("time to first token", "ttft_s", "ms", 1e3),
+    ("time between tokens", "tbt_s", "ms", 1e3),
+    ("output tokens/s of a decode group", "tokens_per_s", "1/s", 1.0),
+    ("output tokens/s per SM", "tokens_per_s_per_sm", "1/s", 1.0),
+    ("cost per million output tokens", "usd_per_million_tokens", "USD", 1.0),
+    ("output tokens per dollar", "tokens_per_dollar", "1/USD", 1.0),
+    ("energy per output token", "joules_per_token", "J", 1.0),
+    ("average power of a busy device", "power_w", "W", 1.0),
+    ("thermal design power", "tdp_w", "W", 1.0),
+    ("die area", "die_area_mm2", "mm2", 1.0),
+    ("unit cost (bill of materials)", "unit_cost_usd", "USD", 1.0),
+)
+
+
+def _metrics(content: Mapping[str, Any]) -> Table:
+    return Table(
+        ("metric", "value", "unit"),
+        tuple(
+            (label, figure(None if content[key] is None else factor * content[key]), unit)
+            for label, key, unit, factor in _FIGURES
+        ),
+    )
+
+
+def _memory(content: Mapping[str, Any]) -> Table:
+    first, second = (content["memory"][pool] or {} for pool in POOLS)
+    return Table(
+        ("of a device, GB", *POOLS),
+        tuple(
+            (label, *(figure(pool.get(key), 5) for pool in (first, second)))
+            for label, key in (
+                ("weights", "weights_gb"),
+                ("KV cache", "kv_gb"),
+                ("required", "total_gb"),
+                ("usable", "usable_gb"),
+            )
+        ),
+        "Memory",
+    )
+
+
+def _phases(breakdown: Mapping[str, Any]) -> list[Section]:
+    return [
+        Section(
+            f"{phase.capitalize()}, ms over the phase",
+            (_operators(rows) if rows else NOT_APPLICABLE,),
+        )
+        for phase, rows in breakdown.items()
+    ]
+
+
+def _operators(rows: list[dict[str, Any]]) -> Table:
+    total = sum(row["total_ms"] for row in rows)
+    columns = [f"{resource}_ms" for resource in RESOURCES]
+    return Table(
+        ("operator", "times", "once", *RESOURCES, "total", "share", "binds"),
+        (
+            *(
+                (
+                    row["operator"],
+                    figure(row["repeats"]),
+                    figure(row["once_ms"]),
+                    *(figure(row[column]) for column in columns),
+                    figure(row["total_ms"]),
+                    f"{100 * row['total_ms'] / total:.1f} %",
+                    row["binds"],
+                )
+                for row in rows
+            ),
+            (
+                "all",
+                "",
+                "",
+                *(figure(sum(row[column] for row in rows)) for column in columns),
+                figure(total),
+                "",
+                "",
+            ),
+        ),
+    )

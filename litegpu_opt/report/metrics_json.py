@@ -1,0 +1,105 @@
+"""`Metrics` as the dictionary that `litegpu --json` promises."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..evaluate import Metrics, applying_limits, serves
+from ..limits import LIMITS
+from ..optimize.result import TOKENS_PER_MILLION
+from ..workload.memory import weight_bytes_per_device
+from ..workload.traffic import Workload
+
+
+SERVICE_LIMITS = ("memory_prefill", "memory_decode", "ttft", "tbt")
+"""Limits whose violation means that a machine cannot serve; the others are about building it."""
+
+TOLERANCE = 1e-6
+"""Relative excess that is still within a limit: an optimum lies on its limits."""
+
+POOLS = ("prefill", "decode")
+
+_BYTES_PER_GB = 1e9
+_MS_PER_S = 1e3
+
+
+def metrics_json(
+    metrics: Metrics,
+    workload: Workload,
+    design: Mapping[str, float],
+    deployment: Mapping[str, float],
+) -> dict[str, Any]:
+    """Metrics in the units of their names; `None` where a phase does not exist.
+
+    **Arguments:**
+
+    - `metrics`: of one point, with JAX or NumPy leaves.
+    - `design`, `deployment`: their fields by name.
+    """
+    prefill, decode = serves(workload)
+    services = metrics.services
+    memory = {
+        pool: _memory(metrics, workload, deployment, index) if served else None
+        for index, (pool, served) in enumerate(zip(POOLS, (prefill, decode), strict=True))
+    }
+    violations = _violations(metrics, workload)
+    usd = float(metrics.usd_per_token)
+    return {
+        "ttft_s": float(services.latency_ms[0]) / _MS_PER_S if prefill else None,
+        "tbt_s": float(services.time_ms[1]) / _MS_PER_S if decode else None,
+        "tokens_per_s": float(metrics.tokens_per_s) if decode else None,
+        "tokens_per_s_per_sm": float(metrics.tokens_per_s_per_sm) if decode else None,
+        "prefill_tokens_per_s_per_sm": (
+            float(metrics.prefill_tokens_per_s_per_sm) if prefill else None
+        ),
+        "tokens_per_dollar": 1.0 / usd,
+        "usd_per_million_tokens": TOKENS_PER_MILLION * usd,
+        "joules_per_token": float(metrics.joules_per_token),
+        "power_w": float(metrics.power_w),
+        "tdp_w": float(metrics.tdp_w),
+        "die_area_mm2": float(design["die_area_mm2"]),
+        "unit_cost_usd": float(metrics.bill_of_materials.total_usd),
+        "bill_of_materials": {
+            line: float(value) for line, value in vars(metrics.bill_of_materials).items()
+        },
+        "memory_required_gb": max(pool["total_gb"] for pool in memory.values() if pool),
+        "memory": memory,
+        "feasible": not violations,
+        "violations": violations,
+    }
+
+
+def _memory(
+    metrics: Metrics, workload: Workload, deployment: Mapping[str, float], index: int
+) -> dict[str, float]:
+    """What a device of a pool holds, GB."""
+    tp = int(deployment[f"tp_{POOLS[index]}"])
+    weight_bytes = weight_bytes_per_device(workload.transformer, workload.precision, tp)
+    total_gb = float(metrics.services.memory_gb[index])
+    weights_gb = weight_bytes / _BYTES_PER_GB
+    limits = dict(zip((limit.name for limit in LIMITS), np.asarray(metrics.limits), strict=True))
+    return {
+        "weights_gb": weights_gb,
+        "kv_gb": total_gb - weights_gb,
+        "total_gb": total_gb,
+        "usable_gb": float(limits[f"memory_{POOLS[index]}"]),
+    }
+
+
+def _violations(metrics: Metrics, workload: Workload) -> list[dict[str, Any]]:
+    applies = applying_limits(workload, has_die_area_max=False)
+    uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
+    return [
+        {
+            "name": limit.name,
+            "use": float(use),
+            "limit": float(allowed),
+            "unit": limit.unit,
+            "shortfall": float(use - allowed),
+        }
+        for limit, use, allowed in zip(LIMITS, uses, limits, strict=True)
+        if limit.name in SERVICE_LIMITS
+        and applies.get(limit.name, True)
+        and use > allowed * (1.0 + TOLERANCE)
+    ]

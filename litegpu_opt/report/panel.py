@@ -1,0 +1,191 @@
+"""Sections of a study's result: what was asked, the optima, what limits them, what is assumed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..limits import LIMITS
+from .asked import asked
+from .document import NOT_APPLICABLE, Section, Table, figure, pair, percent
+from .findings import NOT_MODELLED, TRUST_NOTE, shortfall_text
+
+
+LEAST_ELASTICITY = 1e-3
+"""Limits that are worth less than this are left off the tables; JSON has them."""
+
+Result = Mapping[str, Any]
+Cell = Callable[[Result], str]
+
+
+def panel_sections(content: Result) -> list[Section]:
+    """The whole result, for the screen."""
+    return [asked(content), *map(workload_section, content["panel"]), caveats()]
+
+
+def workload_section(workload: Result) -> Section:
+    """Decision, comparison, buildable designs, limits, and how the search ended."""
+    optima = workload["optima"]
+    blocks: list[Table | str] = [*workload["findings"]]
+    if optima or workload["baselines"]:
+        blocks.append(_comparison([*optima, *workload["baselines"]]))
+    if any(optimum["buildable"] for optimum in optima):
+        blocks.append(_buildable(optima))
+    if optima:
+        blocks += [_limits(optima), _starts(optima)]
+    blocks += [
+        f"{entry['name']} is not feasible. "
+        + ("; ".join(map(shortfall_text, entry["shortfalls"])) or "No limit of the study is set.")
+        + "."
+        for entry in workload["infeasible"]
+    ]
+    return Section(f"Workload {workload['workload']}", tuple(blocks))
+
+
+def _grid(
+    title: str, first: str, entries: Sequence[Result], rows: Iterable[tuple[str, Cell]]
+) -> Table:
+    return Table(
+        (first, *(entry["name"] for entry in entries)),
+        tuple((label, *(cell(entry) for entry in entries)) for label, cell in rows),
+        title,
+    )
+
+
+def _gap(entry: Result | None) -> str:
+    return percent(max(entry["gap"], 0.0), 2) if entry else NOT_APPLICABLE
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+_DESIGN: tuple[tuple[str, Cell], ...] = (
+    (
+        "die area, mm2 x dies",
+        lambda e: f"{figure(e['die_area_mm2'])} x {round(e['design']['dies_per_package'])}",
+    ),
+    ("SMs", lambda e: figure(e["design"]["sm_count"])),
+    ("clock, GHz", lambda e: figure(e["design"]["clock_ghz"])),
+    ("memory stacks", lambda e: figure(e["design"]["memory_stacks"])),
+    ("memory, GB", lambda e: figure(e["design"]["memory_gb"])),
+    ("network, GB/s per direction", lambda e: figure(e["design"]["network_gb_s"])),
+    ("TDP, W", lambda e: figure(e["tdp_w"])),
+    ("unit cost (bill of materials), USD", lambda e: figure(e["unit_cost_usd"])),
+)
+
+_DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
+    ("tp, prefill / decode", lambda e: _pools(e, "tp_{}")),
+    ("batch, prefill / decode", lambda e: _pools(e, "batch_{}")),
+    ("clock, prefill / decode, GHz", lambda e: _pools(e, "clock_{}_ghz")),
+)
+
+_SERVICE: tuple[tuple[str, Cell], ...] = (
+    ("TTFT, ms", lambda e: figure(_ms(e["ttft_s"]))),
+    ("TBT, ms", lambda e: figure(_ms(e["tbt_s"]))),
+    ("output tokens/s per SM", lambda e: figure(e["tokens_per_s_per_sm"])),
+    ("energy, J per output token", lambda e: figure(e["joules_per_token"])),
+)
+
+_COST: tuple[tuple[str, Cell], ...] = (
+    ("cost, USD/M output tokens", lambda e: figure(e["objective"])),
+    ("  against the best candidate", lambda e: _ratio(e["ratio_to_best"])),
+    ("  output tokens per USD", lambda e: figure(e["tokens_per_dollar"])),
+    ("  at half load, USD/M", lambda e: figure(e["usd_per_million_tokens_half_load"])),
+    ("  lower bound, USD/M", lambda e: figure(e["lower_bound"])),
+    ("  gap to the bound", lambda e: _gap(e)),
+    ("  hard roofline, USD/M", lambda e: figure((e.get("hard") or {}).get("objective"))),
+    ("  gap to its own bound", lambda e: _gap(e.get("hard"))),
+)
+
+
+def _pools(entry: Result, pattern: str) -> str:
+    """Prefill / decode, without the phase that does not exist."""
+    return pair(
+        *(
+            entry["deployment"][pattern.format(pool)] if entry["memory"][pool] else None
+            for pool in ("prefill", "decode")
+        )
+    )
+
+
+def _ratio(value: float | None) -> str:
+    return NOT_APPLICABLE if value is None else f"x{figure(value)}"
+
+
+def _comparison(entries: Sequence[Result]) -> Table:
+    return _grid(
+        "Relaxed optima (whole numbers not yet asked for) and existing accelerators",
+        "",
+        entries,
+        (*_COST, *_DESIGN, *_DEPLOYMENT, *_SERVICE),
+    )
+
+
+def _buildable(optima: list[Result]) -> Table:
+    built = [
+        {"name": optimum["name"], **optimum["buildable"]}
+        for optimum in optima
+        if optimum["buildable"]
+    ]
+    cost: tuple[tuple[str, Cell], ...] = (
+        ("cost, USD/M output tokens", lambda e: figure(e["objective"])),
+        ("  above the lower bound", _gap),
+    )
+    title = "Buildable: whole SMs, stacks, ports and batches"
+    return _grid(title, "", built, (*cost, *_DESIGN, *_DEPLOYMENT[:2]))
+
+
+def _limits(optima: list[Result]) -> Table:
+    rows = [
+        (
+            f"{limit.name} ({limit.meaning})",
+            *(_elasticity(optimum["multipliers"].get(limit.name)) for optimum in optima),
+        )
+        for limit in LIMITS
+        if any(
+            optimum["multipliers"].get(limit.name, 0.0) >= LEAST_ELASTICITY for optimum in optima
+        )
+    ]
+    return Table(
+        ("", *(optimum["name"] for optimum in optima)),
+        tuple(rows),
+        "Limits that bind: change of the cost for 1 % more of the limit",
+    )
+
+
+def _elasticity(multiplier: float | None) -> str:
+    if multiplier is None:
+        return NOT_APPLICABLE
+    return f"-{figure(multiplier, 3)} %" if multiplier >= LEAST_ELASTICITY else "slack"
+
+
+def _starts(optima: list[Result]) -> str:
+    ended = [
+        f"{optimum['name']} {optimum['starts']['converged']}/{optimum['starts']['total']}, "
+        f"least agreement {percent(optimum['starts']['least_agreement'])}"
+        for optimum in optima
+    ]
+    return f"Starts converged: {'; '.join(ended)}."
+
+
+def assumptions_table(optimum: Result) -> Table:
+    """The assumptions that matter most, with source and trust."""
+    return Table(
+        ("assumption", "1 % more: cost", "value", "range", "trust", "source"),
+        tuple(
+            (
+                row["name"],
+                f"{row['elasticity']:+.3f} %",
+                f"{figure(row['value'])} {row['unit']}".strip(),
+                f"{figure(row['low'])} to {figure(row['high'])}",
+                row["trust"],
+                row["source"],
+            )
+            for row in optimum["top_assumptions"]
+        ),
+        numeric=False,
+    )
+
+
+def caveats() -> Section:
+    """What the numbers leave out, and how far they can be trusted."""
+    return Section("Read with care", (TRUST_NOTE, f"Not modelled: {', '.join(NOT_MODELLED)}."))

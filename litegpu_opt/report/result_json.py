@@ -1,0 +1,191 @@
+"""`PanelResult` as the dictionary that `litegpu optimize --json` promises."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from .. import __version__
+from ..catalog import Record, load_accelerator, provenance
+from ..optimize.problem import DESIGN_VARIABLES
+from ..optimize.result import (
+    Baseline,
+    Buildable,
+    Certified,
+    Infeasible,
+    Optimum,
+    PanelResult,
+    Run,
+    WorkloadResult,
+)
+from ..study import Study, resolved_toml, study_hash
+from ..workload.traffic import Workload
+from .findings import findings
+from .metrics_json import metrics_json
+
+
+TOP_ASSUMPTIONS = 15
+"""Technology values that are listed with their source, by elasticity."""
+
+_CHOSEN = ("process", "memory", "interconnect", "cooling")
+"""Tables in the name of a combination of technologies."""
+
+
+def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Everything a study found, as plain data.
+
+    **Arguments:**
+
+    - `origins`: key path -> where a value came from, on top of `Study.origin`.
+    """
+    study = result.study
+    return {
+        "version": __version__,
+        "study": study.name,
+        "seed": study.seed,
+        "study_hash": study_hash(study),
+        "seconds": dict(result.seconds),
+        "inputs": inputs(study, origins or {}),
+        "panel": [_workload(item, study) for item in result.panel],
+    }
+
+
+def inputs(study: Study, origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Key path -> value as a file would state it, and its origin."""
+    written: dict[str, Any] = {}
+    for key, value in tomllib.loads(resolved_toml(study)).items():
+        if isinstance(value, dict):
+            written |= {f"{key}.{name}": item for name, item in value.items()}
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for index, row in enumerate(value):
+                written |= {f"{key}[{index}].{name}": item for name, item in row.items()}
+        else:
+            written[key] = value
+    known = study.origin() | dict(origins)
+    return {path: {"value": value, "origin": known[path]} for path, value in written.items()}
+
+
+def _workload(item: WorkloadResult, study: Study) -> dict[str, Any]:
+    model, traffic = item.workload.transformer, item.workload.traffic
+    optima = [_optimum(optimum, item.workload, study) for optimum in item.optima]
+    baselines = [_baseline(baseline, item.workload, study) for baseline in item.baselines]
+    best = min((optimum["objective"] for optimum in optima), default=None)
+    for entry in (*optima, *baselines):
+        entry["ratio_to_best"] = entry["objective"] / best if best else None
+    content = {
+        "workload": item.name,
+        "model": model.name,
+        "parameters_total": model.parameters_total,
+        "assumed": list(model.assumed),
+        "precision": asdict(item.workload.precision),
+        "prompt_tokens": float(traffic.prompt_tokens),
+        "output_tokens": float(traffic.output_tokens),
+        "pools": item.workload.pools,
+        "optima": optima,
+        "baselines": baselines,
+        "infeasible": [_infeasible(entry) for entry in item.infeasible],
+    }
+    return content | {"findings": findings(content)}
+
+
+def _run(run: Run, workload: Workload) -> dict[str, Any]:
+    """Design, deployment and metrics of a point."""
+    choice, values = run.choice, run.values
+    design = {name: values[name] for name in DESIGN_VARIABLES} | {
+        "aspect_ratio": choice.aspect_ratio,
+        "dies_per_package": choice.dies_per_package,
+    }
+    deployment = {"tp_prefill": choice.tp_prefill, "tp_decode": choice.tp_decode} | {
+        name: values[name]
+        for name in ("batch_prefill", "batch_decode", "clock_prefill_ghz", "clock_decode_ghz")
+    }
+    return (
+        {"design": design, "deployment": deployment}
+        | metrics_json(run.metrics, workload, design, deployment)
+        | {"usd_per_million_tokens_half_load": run.usd_per_million_tokens_half_load}
+    )
+
+
+def _certified(value: Certified) -> dict[str, float]:
+    return {
+        "objective": value.usd_per_million_tokens,
+        "lower_bound": value.lower_bound,
+        "gap": value.gap,
+    }
+
+
+def _entries(study: Study, name: str) -> dict[str, str]:
+    """Table -> entry of a combination of technologies."""
+    return next(
+        entries
+        for entries in reversed(list(study.technology_choices()))
+        if "/".join(entries[table] for table in _CHOSEN) == name
+    )
+
+
+def _optimum(optimum: Optimum, workload: Workload, study: Study) -> dict[str, Any]:
+    candidate = next(row for row in study.candidates if row.name == optimum.name)
+    entries = _entries(study, optimum.run.choice.technology)
+    return {
+        "name": optimum.name,
+        **_run(optimum.run, workload),
+        "technology": entries,
+        "die_area_max_mm2": candidate.die_area_max_mm2,
+        **_certified(optimum.soft),
+        "hard": _certified(optimum.hard),
+        "kkt_residual": optimum.kkt_residual,
+        "multipliers": dict(optimum.multipliers),
+        "sensitivities": dict(optimum.sensitivities),
+        "top_assumptions": _assumptions(
+            optimum.sensitivities, provenance(study.technology.overrides, **entries)
+        ),
+        "starts": asdict(optimum.starts),
+        "at_box": dict(optimum.at_box),
+        "buildable": _buildable(optimum.buildable, workload, study),
+    }
+
+
+def _assumptions(
+    elasticities: Mapping[str, float], records: Mapping[str, Record]
+) -> list[dict[str, Any]]:
+    """The assumptions that matter most, with where they come from."""
+    largest = sorted(elasticities, key=lambda name: -abs(elasticities[name]))
+    return [
+        {"name": name, "elasticity": elasticities[name], **asdict(records[name])}
+        for name in largest[:TOP_ASSUMPTIONS]
+    ]
+
+
+def _buildable(
+    buildable: Buildable | None, workload: Workload, study: Study
+) -> dict[str, Any] | None:
+    if buildable is None:
+        return None
+    return _run(buildable.run, workload) | {
+        "technology": _entries(study, buildable.run.choice.technology),
+        "objective": buildable.usd_per_million_tokens,
+        "gap": buildable.gap,
+    }
+
+
+def _baseline(baseline: Baseline, workload: Workload, study: Study) -> dict[str, Any]:
+    row = next(
+        entry.accelerator
+        for entry in study.baselines
+        if load_accelerator(entry.accelerator).name == baseline.name
+    )
+    money = {"prices": study.basis, "execution": study.technology.execution}
+    return {
+        "name": baseline.name,
+        **_run(baseline.run, workload),
+        "technology": load_accelerator(row).technology_names | money,
+        **_certified(baseline.soft),
+    }
+
+
+def _infeasible(entry: Infeasible) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "shortfalls": [asdict(shortfall) for shortfall in entry.shortfalls],
+        "starts": asdict(entry.starts),
+    }

@@ -1,0 +1,449 @@
+"""The command line: exit codes, one-line errors, clean streams, and the promised JSON keys."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import panel_fixture
+import pytest
+
+from litegpu_opt.cli import main
+from litegpu_opt.report.findings import shortfall_text
+
+
+_WORDS = "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --batch 1 --prompt 1500"
+EVALUATE = [*_WORDS.split(), "--output", "500"]
+
+METRICS = {
+    "ttft_s",
+    "tbt_s",
+    "tokens_per_s",
+    "tokens_per_s_per_sm",
+    "tokens_per_dollar",
+    "usd_per_million_tokens",
+    "joules_per_token",
+    "power_w",
+    "die_area_mm2",
+    "unit_cost_usd",
+    "memory_required_gb",
+    "feasible",
+    "violations",
+}
+
+ESCAPE = re.compile(r"\x1b")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, pytestconfig):
+    """A search of a small study through `python -m litegpu_opt optimize --json --out`."""
+    return panel_fixture.search(tmp_path_factory, pytestconfig)
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run a command in this process: exit code, stdout, stderr."""
+    monkeypatch.setenv("LITEGPU_CACHE", "off")
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run
+
+
+def replaced(option, value):
+    words = list(EVALUATE)
+    words[words.index(option) + 1] = value
+    return words
+
+
+def strict_json(text):
+    def refuse(name):
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# help and imports
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["evaluate", "--help"],
+        ["optimize", "--help"],
+        ["catalog", "--help"],
+        ["catalog", "models", "--help"],
+        ["--version"],
+    ],
+    ids=" ".join,
+)
+def test_help_answers_at_once_and_imports_nothing_heavy(words):
+    code = (
+        "import sys\nfrom litegpu_opt.cli import main\ntry:\n    main(sys.argv[1:])\n"
+        "except SystemExit as ended:\n    assert not ended.code\n"
+        "heavy = {'jax', 'equinox', 'pydantic', 'pint', 'numpy', 'rich.table'} & set(sys.modules)\n"
+        "print('heavy:', sorted(heavy))"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert time.perf_counter() - began < 1.0
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "heavy: []" in done.stdout
+
+
+def test_help_states_every_option_of_the_contract(call):
+    _, out, _ = call("evaluate", "--help")
+    named = "model accelerator tp batch prompt output weights kv execution breakdown json"
+    for option in named.split():
+        assert re.search(rf"--{option}\b", out)
+
+
+# evaluate
+
+
+@pytest.fixture(scope="module")
+def ideal():
+    words = [*EVALUATE, "--weights", "bf16", "--kv", "bf16", "--execution", "ideal", "--json"]
+    return panel_fixture.run(*words)
+
+
+def test_ideal_times_of_llama_on_eight_h100(ideal):
+    """DESIGN 10: compute alone is 26.3 ms of TTFT, weights alone 5.18 ms of TBT."""
+    assert (ideal.returncode, ideal.stderr) == (0, "")
+    content = strict_json(ideal.stdout)
+    assert 26.3e-3 <= content["ttft_s"] < 50e-3
+    assert 5.18e-3 <= content["tbt_s"] < 7e-3
+    assert content["feasible"] is True and content["violations"] == []
+
+
+def test_evaluate_json_has_the_promised_keys_and_origins(ideal):
+    content = strict_json(ideal.stdout)
+    assert content.keys() >= METRICS
+    origins = {name: row["origin"] for name, row in content["inputs"].items()}
+    assert origins["weights"] == "flag" and origins["activations"] == "default"
+    assert content["inputs"]["ttft"]["value"] is None
+    assert content["tokens_per_dollar"] * content["usd_per_million_tokens"] == pytest.approx(1e6)
+    memory = content["memory"]["decode"]
+    assert memory["weights_gb"] + memory["kv_gb"] == pytest.approx(memory["total_gb"])
+    # 70.55 B parameters in bf16 over eight devices, and 2000 tokens of 327,680/8 bytes
+    assert memory["weights_gb"] == pytest.approx(17.64, abs=0.01)
+    assert memory["kv_gb"] == pytest.approx(2000 * 40960 / 1e9)
+    assert content["memory_required_gb"] == memory["total_gb"]
+
+
+def test_calibrated_is_slower_than_ideal(call, ideal):
+    code, out, err = call(*EVALUATE, "--json")
+    assert (code, err) == (0, "")
+    calibrated, best = strict_json(out), strict_json(ideal.stdout)
+    assert calibrated["inputs"]["execution"] == {
+        "value": "calibrated",
+        "unit": "",
+        "origin": "default",
+    }
+    assert calibrated["ttft_s"] > best["ttft_s"] and calibrated["tbt_s"] > best["tbt_s"]
+
+
+def test_too_little_memory_is_reported_with_its_shortfall(call):
+    """CASES 14: 141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
+    words = replaced("--tp", "1")
+    code, out, err = call(*words, "--json")
+    assert (code, err) == (0, "")
+    content = strict_json(out)
+    assert content["feasible"] is False
+    worst = {row["name"]: row for row in content["violations"]}["memory_decode"]
+    assert worst["use"] >= 141.11 and worst["limit"] == pytest.approx(72)
+    assert worst["shortfall"] == pytest.approx(worst["use"] - 72)
+    assert worst["unit"] == "GB"
+    code, out, _ = call(*words)
+    assert code == 0
+    assert re.search(r"Not feasible: memory_prefill needs 141\.6 GB, has 72 GB, short by", out)
+
+
+def test_a_largest_batch_fits_and_one_more_does_not(call):
+    """CASES 13: 165 sequences of 8000 tokens fit eight devices, 166 do not."""
+    words = (
+        "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --prompt 7900 --output 100"
+    )
+    for batch, feasible in ((165, True), (166, False)):
+        _, out, _ = call(*words.split(), "--batch", str(batch), "--batch-prefill", "1", "--json")
+        assert strict_json(out)["feasible"] is feasible
+
+
+def test_a_latency_limit_is_checked(call):
+    words = [*EVALUATE, "--json", "--ttft", "1 s", "--tbt"]
+    _, out, _ = call(*words, "1 ms")
+    assert [row["name"] for row in strict_json(out)["violations"]] == ["tbt"]
+    _, out, _ = call(*words, "0.05 s")
+    content = strict_json(out)
+    assert content["feasible"] and content["inputs"]["tbt"]["value"] == 50.0
+
+
+def test_one_output_token_has_no_time_between_tokens(call):
+    code, out, _ = call(*replaced("--output", "1"), "--json")
+    content = strict_json(out)
+    assert code == 0
+    assert content["tbt_s"] is content["tokens_per_s"] is content["tokens_per_s_per_sm"] is None
+    assert content["ttft_s"] > 0 and content["usd_per_million_tokens"] > 0
+
+
+def test_breakdown_adds_up_and_names_the_binding_resource(call):
+    _, out, _ = call(*EVALUATE, "--execution", "ideal", "--breakdown", "--json")
+    content = strict_json(out)
+    decode = content["breakdown"]["decode"]
+    assert sum(row["total_ms"] for row in decode) == pytest.approx(1e3 * content["tbt_s"])
+    rows = {row["operator"]: row for row in decode}
+    assert rows["up"]["repeats"] == 80 and rows["up"]["binds"] == "memory"
+    assert rows["up"]["once_ms"] * 80 == pytest.approx(rows["up"]["total_ms"])
+    prefill = {row["operator"]: row for row in content["breakdown"]["prefill"]}
+    assert prefill["up"]["binds"] == "compute"
+
+
+def test_price_basis_costs_more(call, ideal):
+    _, out, _ = call(*EVALUATE, "--execution", "ideal", "--basis", "price", "--json")
+    assert (
+        strict_json(out)["usd_per_million_tokens"]
+        > strict_json(ideal.stdout)["usd_per_million_tokens"]
+    )
+
+
+@pytest.mark.parametrize("width", ["60", "120", "200"])
+def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    code, out, _ = call(*EVALUATE, "--breakdown")
+    assert code == 0
+    assert out.isascii() and not ESCAPE.search(out)
+    assert max(map(len, out.splitlines())) <= int(width)
+    for column in ("compute", "collective", "binds"):
+        assert column in out
+
+
+# user errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (replaced("--model", "lama-3.1-70b"), "did you mean llama-3.1-70b?"),
+        (replaced("--accelerator", "h100sxm"), "did you mean h100-sxm?"),
+        (replaced("--tp", "3"), "--tp: tensor-parallel degree 3 does not divide"),
+        (replaced("--tp", "16"), "--tp: 16 devices are more than one scale-up domain"),
+        (replaced("--tp", "many"), "--tp"),
+        (replaced("--batch", "0"), "--batch"),
+        (replaced("--prompt", "nan"), "--prompt"),
+        (replaced("--prompt", "inf"), "prompt_tokens"),
+        ([*EVALUATE, "--tbt", "50"], "--tbt: '50' has no unit"),
+        ([*EVALUATE, "--tbt", "5 GB"], "--tbt"),
+        ([*EVALUATE, "--weights", "fp7"], "Did you mean"),
+        ([*EVALUATE, "--brekdown"], "Did you mean --breakdown?"),
+        (EVALUATE[:-2], "--output"),
+        (["evalute"], 'Did you mean "evaluate"?'),
+        (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["optimize", "--starts", "0"], "--starts"),
+        (["catalog", "technologies", "memry"], "did you mean memory?"),
+        (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
+        (["catalog", "models", "no-such"], "allowed: gpt-3-175b"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert message in err
+
+
+def test_misspelt_key_in_a_study(call, tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text(panel_fixture.STUDY.replace("aspect_ratios", "aspect_ratio"))
+    code, out, err = call("optimize", str(study))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{study}:space.aspect_ratio" in err and "did you mean aspect_ratios?" in err
+
+
+def test_a_bug_is_a_traceback_and_exits_with_one(monkeypatch):
+    code = (
+        "import litegpu_opt.workload.huggingface as h\n"
+        "def fail(): raise ZeroDivisionError('bug')\n"
+        "h.builtin_models = fail\n"
+        "from litegpu_opt.cli import main\nmain(['catalog', 'models'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "bug" in done.stderr
+
+
+def test_interrupt_ends_quietly(tmp_path):
+    study = tmp_path / "study.toml"
+    study.write_text(panel_fixture.STUDY)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "litegpu_opt", "optimize", str(study)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"LITEGPU_CACHE": "off"},
+    )
+    assert running.stderr is not None
+    assert running.stderr.readline().startswith("compiling")
+    time.sleep(2.0)  # in the middle of tracing or compiling
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=10)
+    assert running.returncode == 130
+    assert out == "" and "Traceback" not in err
+
+
+def test_a_closed_pipe_ends_quietly():
+    done = subprocess.run(
+        f"{sys.executable} -m litegpu_opt catalog technologies process | true; "
+        "echo ${PIPESTATUS[0]}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == "141"
+
+
+# catalogue
+
+
+def test_catalog_models_has_exact_counts(call):
+    code, out, _ = call("catalog", "models", "llama-3.1-70b", "--json")
+    content = strict_json(out)
+    assert code == 0
+    assert content["parameters_total"] == content["parameters_active"] == 70_553_706_496
+    assert content["weight_gb"] == pytest.approx(141.107412992)
+    assert content["kv_bytes_per_token"] == 327_680
+    assert "ai-dynamo" in content["source"]
+    _, out, _ = call("catalog", "models", "llama-3.1-70b", "--kv", "fp8", "--json")
+    assert strict_json(out)["kv_bytes_per_token"] == 163_840
+
+
+def test_catalog_models_reads_a_file(call, tmp_path):
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    code, out, _ = call("catalog", "models", str(path), "--json")
+    content = strict_json(out)
+    assert code == 0
+    assert content["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 2
+    assert content["source"] == str(path)
+
+
+def test_catalog_accelerator_compares_with_data_sheet_and_teardown(call):
+    code, out, _ = call("catalog", "accelerators", "h100-sxm", "--json")
+    content = strict_json(out)
+    assert code == 0
+    sheet = {row["name"]: row for row in content["datasheet"]}
+    assert sheet["bf16_dense_tflop_s"]["model"] == pytest.approx(989.4, rel=1e-3)
+    assert sheet["tdp_w"]["error"] == pytest.approx(sheet["tdp_w"]["model"] / 700 - 1)
+    assert sheet["die_area_mm2"]["model"] == pytest.approx(sum(content["blocks_mm2"].values()))
+    bill = {row["name"]: row["model"] for row in content["bill_of_materials"]}
+    assert bill.pop("total_usd") == pytest.approx(sum(bill.values()))
+
+
+def test_catalog_lists_are_complete(call):
+    _, out, _ = call("catalog", "technologies")
+    assert "memory.hbm3e" in out and "execution.ideal" in out
+    _, out, _ = call("catalog", "technologies", "memory.hbm3e", "--json")
+    values = strict_json(out)["technologies"]["memory.hbm3e"]
+    assert values["usd_per_gb"].keys() == {"value", "low", "high", "unit", "source", "trust"}
+    _, out, _ = call("catalog", "accelerators")
+    assert "h100-sxm" in out
+    _, out, _ = call("catalog", "models")
+    assert "llama-3.1-405b" in out
+
+
+# optimize
+
+
+def test_a_limit_nobody_can_meet_exits_with_three(finished):
+    assert finished.code == 3
+    lines = finished.stderr.splitlines()
+    assert lines[0] == "nothing feasible for workload hopeless"
+    shown = [line for line in lines if line.startswith("  reticle: tbt: allowed 0.01 ms")]
+    assert len(shown) == 1 and "smallest relaxation that helps" in shown[0]
+    (hopeless,) = [w for w in finished.content["panel"] if w["workload"] == "hopeless"]
+    assert hopeless["optima"] == []
+    shortfalls = {row["limit"]: row for row in hopeless["infeasible"][0]["shortfalls"]}
+    assert shortfalls["tbt"]["reachable"] > shortfalls["tbt"]["allowed"] == 0.01
+
+
+def test_optimize_json_has_the_promised_keys(finished):
+    content = strict_json(finished.stdout)
+    assert content.keys() >= {"panel", "version", "seed", "study_hash", "seconds", "inputs"}
+    assert content["seed"] == 3
+    first = content["panel"][0]
+    assert first["workload"] == "70b"
+    assert [optimum["name"] for optimum in first["optima"]] == ["lite", "reticle", "multi-die"]
+    for optimum in first["optima"]:
+        assert optimum.keys() >= METRICS | {
+            "design",
+            "deployment",
+            "objective",
+            "lower_bound",
+            "gap",
+            "hard",
+            "kkt_residual",
+            "multipliers",
+            "sensitivities",
+            "starts",
+            "at_box",
+            "buildable",
+        }
+        assert optimum["buildable"].keys() >= {"design", "deployment", "objective", "gap"}
+        assert optimum["design"].keys() >= {"aspect_ratio", "dies_per_package", "sm_count"}
+    (baseline,) = first["baselines"]
+    assert baseline["name"] == "h100-sxm" and baseline.keys() >= METRICS
+
+
+def test_optima_respect_limits_and_bounds(finished):
+    first = finished.content["panel"][0]
+    for optimum in first["optima"]:
+        assert optimum["feasible"] and optimum["violations"] == []
+        assert optimum["objective"] == pytest.approx(optimum["usd_per_million_tokens"], rel=1e-9)
+        assert optimum["objective"] >= optimum["lower_bound"] > 0
+        assert optimum["gap"] < 1e-6
+        assert optimum["buildable"]["objective"] > optimum["lower_bound"]
+        assert optimum["ttft_s"] <= 1.0 + 1e-6 and optimum["tbt_s"] <= 0.05 + 1e-7
+        assert optimum["usd_per_million_tokens_half_load"] > optimum["objective"]
+    assert first["optima"][0]["die_area_mm2"] <= 214.5 + 1e-4
+    assert min(optimum["ratio_to_best"] for optimum in first["optima"]) == 1.0
+
+
+def test_echoed_inputs_carry_their_origin(finished):
+    inputs = finished.content["inputs"]
+    assert inputs["workload[0].weights"] == {"value": "fp8", "origin": "file"}
+    assert inputs["workload[0].wire"] == {"value": "bf16", "origin": "default"}
+    assert inputs["technology.process"] == {"value": ["n4"], "origin": "default"}
+
+
+def test_another_study_in_the_folder_is_refused(call, finished, tmp_path):
+    before = (finished.folder / "result.json").read_text()
+    code, out, err = call("optimize", str(finished.study), "--seed", "4", "--out",
+                          str(finished.folder))  # fmt: skip
+    assert (code, out) == (2, "")
+    assert str(finished.folder / "study.toml") in err and err.count("\n") == 1
+    assert (finished.folder / "result.json").read_text() == before
+    code, _, err = call("optimize", str(finished.study), "--out", str(finished.study))
+    assert code == 2 and "is not a folder" in err
+
+
+def test_a_shortfall_that_nothing_mends_says_so():
+    stated = {"limit": "ttft", "unit": "ms", "allowed": 1.0, "reachable": None}
+    assert "alone does not help" in shortfall_text(stated)

@@ -1,0 +1,212 @@
+"""One dictionary, rendered on the screen and as Markdown."""
+
+import copy
+import json
+import math
+import re
+
+import numpy as np
+import panel_fixture
+import pytest
+
+from litegpu_opt.cli.console import show
+from litegpu_opt.cli.optimize import _exit_code
+from litegpu_opt.report.document import Section, Table, figure, finite, json_text, percent
+from litegpu_opt.report.findings import NOT_MODELLED, findings
+from litegpu_opt.report.markdown import markdown_block, markdown_report
+from litegpu_opt.report.panel import panel_sections
+from litegpu_opt.study import load_study, study_hash
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, pytestconfig):
+    return panel_fixture.search(tmp_path_factory, pytestconfig)
+
+
+@pytest.fixture
+def content(finished):
+    return finished.content
+
+
+@pytest.fixture
+def screen(capsys, monkeypatch):
+    """Text that some sections give at a width."""
+
+    def printed(sections, width=120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show(sections)
+        return capsys.readouterr().out
+
+    return printed
+
+
+# plain data
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "n/a"),
+        (math.nan, "n/a"),
+        (math.inf, "n/a"),
+        (0.0, "0"),
+        (0.127613, "0.1276"),
+        (999.99999, "1,000"),
+        (7836159.2, "7,836,159"),
+        (3e-9, "3e-09"),
+        (214.5, "214.5"),
+    ],
+)
+def test_figures(value, text):
+    assert figure(value) == text
+
+
+def test_percent():
+    assert percent(0.5283) == "52.8 %"
+    assert percent(None) == "n/a"
+
+
+def test_json_never_holds_nan_or_infinity():
+    content = {"a": np.float64("nan"), "b": [math.inf, 1], "c": {"d": np.float64(2.5)}, "e": True}
+    assert finite(content) == {"a": None, "b": [None, 1], "c": {"d": 2.5}, "e": True}
+    assert json.loads(json_text(content))["b"] == [None, 1]
+
+
+def test_pipes_are_escaped_in_markdown():
+    text = markdown_block(Table(("a", "b"), (("x|y", "1"),), "T"))
+    assert text.splitlines() == ["**T**", "", "| a | b |", "| --- | ---: |", "| x\\|y | 1 |"]
+
+
+# screen
+
+
+@pytest.mark.parametrize("width", [60, 120, 200])
+def test_screen_fits_and_is_ascii(content, screen, width):
+    text = screen(panel_sections(content), width)
+    assert text.isascii() and "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("lite", "reticle", "multi-die", "h100-sxm", "TTFT", "Buildable", "die_area_max"):
+        assert word in text
+
+
+def test_narrow_tables_keep_every_column(screen):
+    columns = ("label", *(f"column-{index}" for index in range(9)))
+    table = Table(columns, (("row", *(str(index) * 5 for index in range(9))),))
+    text = screen([Section("H", (table,))], 40)
+    for index in range(9):
+        assert f"column-{index}" in text and str(index) * 5 in text
+
+
+def test_one_workload_fills_about_one_screen(content, screen):
+    only = content | {"panel": content["panel"][:1]}
+    assert len(screen(panel_sections(only)).splitlines()) < 100
+
+
+def test_screen_shows_the_numbers_of_the_json(content, screen):
+    text = screen(panel_sections(content), 200)
+    for optimum in content["panel"][0]["optima"]:
+        assert figure(optimum["objective"]) in text
+        assert figure(optimum["buildable"]["objective"]) in text
+        assert figure(optimum["tokens_per_dollar"]) in text
+    assert "slack" in text and "Starts converged" in text
+    for subject in ("mixture-of-experts", "trust D"):
+        assert subject in text
+
+
+# sentences
+
+
+def test_findings_say_what_staying_small_costs(content):
+    workload = content["panel"][0]
+    lite, reticle, multi = workload["optima"]
+    text = " ".join(workload["findings"])
+    assert f"{percent(lite['objective'] / reticle['objective'] - 1)} more than reticle" in text
+    assert f"{percent(lite['objective'] / multi['objective'] - 1)} more than multi-die" in text
+    worth = lite["multipliers"]["die_area_max"]
+    assert f"1 % more die area for lite: -{figure(worth, 3)} % cost" in text
+    assert "Big dies win: multi-die" in text
+
+
+def test_findings_turn_round_when_small_dies_win(content):
+    workload = copy.deepcopy(content["panel"][0])
+    small = workload["optima"][0]
+    small["objective"] = 0.5 * min(optimum["objective"] for optimum in workload["optima"])
+    small["multipliers"]["die_area_max"] = 0.0
+    text = " ".join(findings(workload))
+    assert text.startswith("Small dies win: lite")
+    assert "less than reticle" in text and "does not bind" in text
+
+
+def test_network_is_irrelevant_only_without_groups(content):
+    workload = copy.deepcopy(content["panel"][0])
+    for optimum in workload["optima"]:
+        optimum["deployment"] |= {"tp_prefill": 1, "tp_decode": 2}
+    assert "network is irrelevant" not in " ".join(findings(workload))
+    workload["optima"][1]["deployment"] |= {"tp_decode": 1}
+    assert "The network is irrelevant for reticle: tp = 1" in " ".join(findings(workload))
+
+
+def test_box_bounds_and_withheld_sensitivities_are_named(content):
+    workload = copy.deepcopy(content["panel"][0])
+    workload["optima"][0] |= {
+        "at_box": {"clock_ghz": "upper bound of the search box"},
+        "sensitivities": {},
+    }
+    text = " ".join(findings(workload))
+    assert "lite clock_ghz (upper bound of the search box)" in text
+    assert "Sensitivities of lite are withheld" in text
+
+
+# files
+
+
+def test_exit_code_is_zero_while_some_candidate_is_feasible(content, capsys):
+    first, hopeless = content["panel"]
+    partly = {**first, "infeasible": hopeless["infeasible"][:1]}
+    assert _exit_code({"panel": [partly]}) == 0
+    assert capsys.readouterr().err == ""
+    assert _exit_code({"panel": [first, hopeless]}) == 3
+
+
+def test_folder_holds_the_study_the_json_and_the_report(finished):
+    assert sorted(path.name for path in finished.folder.iterdir()) == [
+        "report.md",
+        "result.json",
+        "study.toml",
+    ]
+    assert json.loads((finished.folder / "result.json").read_text()) == finished.content
+    again = load_study(finished.folder / "study.toml")
+    assert study_hash(again) == finished.content["study_hash"]
+    assert study_hash(again) == study_hash(load_study(finished.study))
+
+
+def test_report_has_decision_sources_and_a_way_to_reproduce(finished, content):
+    report = (finished.folder / "report.md").read_text()
+    assert "- **70b**: Big dies win" in report
+    assert "- **hopeless**: no candidate can serve it" in report
+    for subject in NOT_MODELLED:
+        assert subject in report
+    for optimum in content["panel"][0]["optima"]:
+        rows = optimum["top_assumptions"]
+        assert len(rows) == 15
+        assert [abs(row["elasticity"]) for row in rows] == sorted(
+            (abs(value) for value in optimum["sensitivities"].values()), reverse=True
+        )[:15]
+        for row in rows:
+            assert row["source"] and row["trust"] in "ABCD"
+            assert f"| {row['name']} | {row['elasticity']:+.3f} % |" in report
+    assert f"litegpu optimize {finished.study}" in report
+    assert content["study_hash"] in report and f"seed {content['seed']}" in report
+
+
+def test_tables_of_the_report_are_rectangular(finished):
+    report = (finished.folder / "report.md").read_text()
+    tables = re.findall(r"(?:^\|.*\n)+", report, flags=re.MULTILINE)
+    assert len(tables) >= 5
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    assert "\n\n\n\n" not in report
+
+
+def test_report_without_a_study_file_names_no_file(content):
+    assert "    litegpu optimize\n" in markdown_report(content, "litegpu optimize")
