@@ -21,7 +21,7 @@ from .machine.cost import (
 from .machine.design import Design
 from .machine.power import thermal_design_power_w
 from .machine.technology import Technology
-from .numerics import scalar
+from .numerics import AnyArray, scalar
 from .serving import Service, serve_pools, usd_per_token
 from .workload.pool import Pool, build_pools
 from .workload.traffic import NO_LIMIT_MS, Workload
@@ -68,7 +68,7 @@ def assess(
     design: Design,
     technology: Technology,
     prompt_tokens: Array,
-    die_area_max_mm2: Array,
+    die_area_max_mm2: AnyArray,
 ) -> Metrics:
     """Metrics of a design that serves given pools; pools, batches, clocks and roofs have a leading
     axis (prefill, decode). Everything is traced, so many points can share one compilation.

@@ -13,6 +13,7 @@ from .machine.design import Design
 from .machine.power import rated_power_w, thermal_limit_w
 from .machine.silicon import blocks, edge_available_mm, edge_needed_mm, field_area_mm2
 from .machine.technology import Technology
+from .numerics import AnyArray
 from .serving import Service
 
 
@@ -57,7 +58,7 @@ def uses_and_limits(
     services: Service,
     latency_limits_ms: Array,
     technology: Technology,
-    die_area_max_mm2: Array,
+    die_area_max_mm2: AnyArray,
 ) -> tuple[Array, Array]:
     """Use and limit of everything in `LIMITS`: two arrays of shape `(len(LIMITS),)`.
 

@@ -61,8 +61,10 @@ def serve(
     times = operator_times(operators, batch, rates, technology.execution)
     time_ms = jnp.sum(times.total_ms(roof))
     time_s = time_ms / MS_PER_S
-    transfer_s = batch * pool.transfer_gb_per_seq / (
-        technology.execution.network_efficiency * rates.network_gb_s
+    transfer_s = (
+        batch
+        * pool.transfer_gb_per_seq
+        / (technology.execution.network_efficiency * rates.network_gb_s)
     )
 
     # a device at load u is owned for 1/u of its busy time, idle in the rest

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from litegpu_opt.catalog import technology
@@ -147,6 +147,7 @@ def test_every_dollar_leaf_is_known():
 
 
 @pytest.mark.parametrize("name", [name for name in DEARER if leaf(DEFAULT, name) > 0])
+@settings(max_examples=12)
 @given(points, st.floats(1.0, 3.0), dies)
 def test_cost_never_falls_when_a_price_rises(name, x, factor, dies):
     before = float(metrics_at(x, DEFAULT, dies=dies).usd_per_token)
@@ -516,7 +517,6 @@ def test_one_device_has_exactly_no_network_time(x):
 
 @given(points)
 def test_a_pool_without_prefill_costs_what_its_decode_costs(x):
-    assume(x[8] > 0)
     both = metrics_at(x, DEFAULT).services
     alone = metrics_at(x, DEFAULT, workload=DECODE_ONLY)
     assert float(alone.services.usd_per_token[0]) == 0.0

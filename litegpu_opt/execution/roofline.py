@@ -59,6 +59,4 @@ class MeanRoof(Roof):
     weight: Array
 
     def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
-        return jnp.exp(
-            self.weight * _log(compute_ms) + (1.0 - self.weight) * _log(memory_ms)
-        )
+        return jnp.exp(self.weight * _log(compute_ms) + (1.0 - self.weight) * _log(memory_ms))

@@ -75,9 +75,7 @@ def edge_needed_mm(design: Design, technology: Technology) -> Array:
     """Die edge taken by memory sites, network, die-to-die link and fixed interfaces, mm per die."""
     memory = technology.memory
     dies = design.dies_per_package
-    memory_edge = (
-        memory.sites_per_stack * memory.edge_mm_per_stack * design.memory_stacks / dies
-    )
+    memory_edge = memory.sites_per_stack * memory.edge_mm_per_stack * design.memory_stacks / dies
     network_edge = design.network_gb_s / dies / technology.interconnect.edge_gb_s_per_mm
     return (
         memory_edge
@@ -113,9 +111,7 @@ def dies_per_wafer(die_area_mm2: Array, technology: Technology) -> Array:
     return jnp.pi * radius**2 / pitch_area * (1.0 - jnp.sqrt(2.0 * pitch_area) / radius)
 
 
-def negative_binomial_yield(
-    area_mm2: Array, defects_per_cm2: Array, clustering: Array
-) -> Array:
+def negative_binomial_yield(area_mm2: Array, defects_per_cm2: Array, clustering: Array) -> Array:
     """`Y = (1 + A D0/(100 a))^-a`: A in mm2, D0 per cm2, clustering a."""
     return (1.0 + area_mm2 * defects_per_cm2 / (100.0 * clustering)) ** -clustering
 

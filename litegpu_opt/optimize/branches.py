@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..evaluate import applying_limits, serves
 from ..limits import LIMIT_NAMES, LIMITS
@@ -56,8 +54,8 @@ def stacked_pools(
     Operators are counted once per degree; only the KV hand-over belongs to a pair.
     """
     pairs = list(pairs)
-    prefill = {tp: _on_host(prefill_pool(workload, tp, 0.0)) for tp, _ in pairs}
-    decode = {tp: _on_host(decode_pool(workload, tp)) for _, tp in pairs}
+    prefill = {tp: _on_host(prefill_pool(workload, tp, 0.0)) for tp in {tp for tp, _ in pairs}}
+    decode = {tp: _on_host(decode_pool(workload, tp)) for tp in {tp for _, tp in pairs}}
     pools = {}
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
@@ -72,9 +70,9 @@ def _on_host(tree):
     return jax.tree.map(np.asarray, tree)
 
 
-def _mask(names: Iterable[str], excluded: Iterable[str]) -> Array:
+def _mask(names: Iterable[str], excluded: Iterable[str]) -> np.ndarray:
     excluded = set(excluded)
-    return jnp.array([name not in excluded for name in names])
+    return np.array([name not in excluded for name in names])
 
 
 def _idle_variables(workload: Workload) -> tuple[str, ...]:
@@ -102,17 +100,21 @@ def candidate_branches(
     }
     applies = _mask(LIMIT_NAMES, off)
     free = _mask(VARIABLES, _idle_variables(workload))
-    fixed = jnp.zeros(len(VARIABLES))
-    combinations = itertools.product(pools, aspect_ratios, dies_per_package, technologies)
+    fixed = np.zeros(len(VARIABLES))
+    area_max = np.asarray(die_area_max_mm2 or NO_AREA_LIMIT_MM2)
+    # one array per value, so that `stack` recognises it in every branch
+    aspects = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
+    dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
+    combinations = itertools.product(pools, aspects, dies_of, technologies)
     return [
         (
             Choice(*pair, aspect_ratio, dies, technology),
             Branch(
                 technology=technologies[technology],
                 pools=pools[pair],
-                aspect_ratio=aspect_ratio,
-                dies_per_package=dies,
-                die_area_max_mm2=die_area_max_mm2 or NO_AREA_LIMIT_MM2,
+                aspect_ratio=aspects[aspect_ratio],
+                dies_per_package=dies_of[dies],
+                die_area_max_mm2=area_max,
                 objective=COST_OBJECTIVE,
                 applies=applies,
                 free=free,
@@ -145,7 +147,8 @@ def existing_branches(
     applies = _mask(LIMIT_NAMES, off)
     free = _mask(VARIABLES, (*DESIGN_VARIABLES, *_idle_variables(workload)))
     values = [float(getattr(design, field)) for field in DESIGN_VARIABLES]
-    logs = [math.log(value) for value in values] + [0.0] * (len(VARIABLES) - len(values))
+    fixed = np.zeros(len(VARIABLES))
+    fixed[: len(values)] = np.log(values)
     return [
         (
             Choice(*pair, float(design.aspect_ratio), int(design.dies_per_package), name),
@@ -154,11 +157,11 @@ def existing_branches(
                 pools=pools[pair],
                 aspect_ratio=design.aspect_ratio,
                 dies_per_package=design.dies_per_package,
-                die_area_max_mm2=NO_AREA_LIMIT_MM2,
+                die_area_max_mm2=np.asarray(NO_AREA_LIMIT_MM2),
                 objective=COST_OBJECTIVE,
                 applies=applies,
                 free=free,
-                fixed=jnp.array(logs),
+                fixed=fixed,
             ),
         )
         for pair in pools
@@ -167,22 +170,22 @@ def existing_branches(
 
 def hold(branch: Branch, values: Mapping[str, float]) -> Branch:
     """The branch with some variables no longer free, at given values in their own units."""
-    held = jnp.array([name in values for name in VARIABLES])
-    logs = jnp.array([math.log(values.get(name, 1.0)) for name in VARIABLES])
+    held = np.array([name in values for name in VARIABLES])
+    logs = np.array([math.log(values.get(name, 1.0)) for name in VARIABLES])
     return eqx.tree_at(
         lambda b: (b.free, b.fixed),
         branch,
-        (branch.free & ~held, jnp.where(held, logs, branch.fixed)),
+        (branch.free & ~held, np.where(held, logs, branch.fixed)),
     )
 
 
 def push(branch: Branch, limit: str) -> Branch:
     """The branch that minimises the use of one limit, with all the others kept."""
-    position = LIMIT_NAMES.index(limit)
+    others = np.array([name != limit for name in LIMIT_NAMES])
     return eqx.tree_at(
         lambda b: (b.objective, b.applies),
         branch,
-        (reach_objective(limit), branch.applies.at[position].set(False)),
+        (reach_objective(limit), branch.applies & others),
     )
 
 

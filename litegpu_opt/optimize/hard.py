@@ -35,9 +35,7 @@ def search_hard(
     chosen = [n for n, group in enumerate(groups) if group.candidate and ended[n].best is not None]
     values = {n: ended[n].hard_value for n in chosen}
     bounds = {n: ended[n].lanes.hard_bound.max(axis=1) for n in chosen}
-    rows = [
-        (n, branch) for n in chosen for branch in np.flatnonzero(bounds[n] <= values[n].min())
-    ]
+    rows = [(n, branch) for n in chosen for branch in np.flatnonzero(bounds[n] <= values[n].min())]
     if not rows:
         return {}
     branches = stack([groups[n].branches[branch][1] for n, branch in rows])

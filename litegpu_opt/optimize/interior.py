@@ -148,9 +148,7 @@ def step(functions: Functions, state: State, lower: Array, upper: Array) -> Stat
     dx, dtau = move[:-1], move[-1]
 
     d_slacks = Duals(dtau - jac_g @ dx, dx, -dx, dtau)
-    d_duals = jax.tree.map(
-        lambda lam, p, k, ds: p - lam - k * ds, duals, push, stiffness, d_slacks
-    )
+    d_duals = jax.tree.map(lambda lam, p, k, ds: p - lam - k * ds, duals, push, stiffness, d_slacks)
 
     def longest(value: Array, change: Array) -> Array:
         """Largest step that keeps `value + step * change` positive."""

@@ -119,7 +119,7 @@ def solve_chunk(
         count, states = loop
         return count + 1, jax.vmap(advance)(branches, states)
 
-    states = jax.vmap(begin)(branches, starts)
+    states = jax.vmap(begin)(branches, jnp.asarray(starts))
     _, states = jax.lax.while_loop(unfinished, body, (jnp.array(0), states))
     return jax.vmap(lambda b, s: finish(b, s, soft_roofs(overlap_exponent)))(branches, states)
 

@@ -6,7 +6,7 @@ then the rest); what stays continuous is solved again for each.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +55,8 @@ def search_buildable(
     groups: Sequence[Group], ended: Sequence[Ended], study: Study, progress: Progress
 ) -> dict[int, Solved]:
     """Number of a candidate's group -> its best buildable design, if a neighbour is one."""
-    memory_of = {name: entries["memory"] for name, (entries, _) in study_technologies(study).items()}
+    technologies = study_technologies(study)
+    memory_of = {name: entries["memory"] for name, (entries, _) in technologies.items()}
     memories: list[tuple[int, Solved]] = []
     for n, (group, end) in enumerate(zip(groups, ended, strict=True)):
         if group.candidate is None or end.best is None:

@@ -26,7 +26,6 @@ from .result import (
     Optimum,
     PanelResult,
     Run,
-    Shortfall,
     WorkloadResult,
     usd_per_million,
 )

@@ -7,13 +7,14 @@ logarithm of the cost per token over the logarithms of the variables.
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..execution.roofline import Roof
 from ..limits import LIMIT_NAMES, LIMITS, uses_and_limits
 from ..machine.design import Design
 from ..machine.technology import Technology
-from ..numerics import AnyArray, scalar
+from ..numerics import AnyArray
 from ..serving import Service, serve_pools, usd_per_token
 from ..workload.pool import Pool
 
@@ -65,16 +66,16 @@ class Branch(eqx.Module):
     technology: Technology
     pools: Pool
     """Prefill and decode pool on a leading axis of two."""
-    aspect_ratio: Array = eqx.field(converter=scalar)
-    dies_per_package: Array = eqx.field(converter=scalar)
-    die_area_max_mm2: Array = eqx.field(converter=scalar)
-    objective: Array
+    aspect_ratio: AnyArray
+    dies_per_package: AnyArray
+    die_area_max_mm2: AnyArray
+    objective: AnyArray
     """Weights of `log($/token)` and of every `log(use/limit)` in the objective, `(1 + limits,)`."""
-    applies: Array
+    applies: AnyArray
     """Which of `LIMITS` hold, `(limits,)` of bool."""
-    free: Array
+    free: AnyArray
     """Which variables are searched, `(variables,)` of bool; the others stay at `fixed`."""
-    fixed: Array
+    fixed: AnyArray
     """Logarithms of the variables that are not free, `(variables,)`."""
 
     @property
@@ -155,10 +156,10 @@ def objective_and_limits(x: Array, branch: Branch, roofs: Roof) -> Array:
     return jnp.concatenate([jnp.sum(branch.objective * logs)[None], slack])
 
 
-COST_OBJECTIVE = jnp.zeros(1 + len(LIMITS)).at[0].set(1.0)
+COST_OBJECTIVE = np.eye(1 + len(LIMITS))[0]
 """Minimise the cost per token."""
 
 
-def reach_objective(limit: str) -> Array:
+def reach_objective(limit: str) -> np.ndarray:
     """Minimise the use of one limit: how far it can be pushed."""
-    return jnp.zeros(1 + len(LIMITS)).at[1 + LIMIT_NAMES.index(limit)].set(1.0)
+    return np.eye(1 + len(LIMITS))[1 + LIMIT_NAMES.index(limit)]

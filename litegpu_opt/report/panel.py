@@ -158,12 +158,24 @@ def _elasticity(multiplier: float | None) -> str:
     return f"-{figure(multiplier, 3)} %" if multiplier >= LEAST_ELASTICITY else "slack"
 
 
+_BRANCHES = (
+    ("feasible_branches", "feasible"),
+    ("infeasible_branches", "proved infeasible"),
+    ("beaten_branches", "ruled out by their bound"),
+    ("open_branches", "open"),
+)
+
+
 def _starts(optima: list[Result]) -> str:
-    ended = [
-        f"{optimum['name']} {optimum['starts']['converged']}/{optimum['starts']['total']}, "
-        f"least agreement {percent(optimum['starts']['least_agreement'])}"
-        for optimum in optima
-    ]
+    """How the search ended."""
+    ended = []
+    for optimum in optima:
+        starts = optimum["starts"]
+        branches = ", ".join(f"{starts[key]} {word}" for key, word in _BRANCHES if starts[key])
+        ended.append(
+            f"{optimum['name']} {starts['converged']}/{starts['total']}, least agreement "
+            f"{percent(starts['least_agreement'])} (branches: {branches})"
+        )
     return f"Starts converged: {'; '.join(ended)}."
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import __version__
 from ..catalog import Record, load_accelerator, provenance
+from ..optimize.groups import study_technologies
 from ..optimize.problem import DESIGN_VARIABLES
 from ..optimize.result import (
     Baseline,
@@ -27,8 +28,8 @@ from .metrics_json import metrics_json
 TOP_ASSUMPTIONS = 15
 """Technology values that are listed with their source, by elasticity."""
 
-_CHOSEN = ("process", "memory", "interconnect", "cooling")
-"""Tables in the name of a combination of technologies."""
+Entries = Mapping[str, Mapping[str, str]]
+"""Name of a combination of technologies -> table -> entry."""
 
 
 def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
     - `origins`: key path -> where a value came from, on top of `Study.origin`.
     """
     study = result.study
+    entries = {name: chosen for name, (chosen, _) in study_technologies(study).items()}
     return {
         "version": __version__,
         "study": study.name,
@@ -46,7 +48,7 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
         "study_hash": study_hash(study),
         "seconds": dict(result.seconds),
         "inputs": inputs(study, origins or {}),
-        "panel": [_workload(item, study) for item in result.panel],
+        "panel": [_workload(item, study, entries) for item in result.panel],
     }
 
 
@@ -65,9 +67,9 @@ def inputs(study: Study, origins: Mapping[str, str]) -> dict[str, dict[str, Any]
     return {path: {"value": value, "origin": known[path]} for path, value in written.items()}
 
 
-def _workload(item: WorkloadResult, study: Study) -> dict[str, Any]:
+def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str, Any]:
     model, traffic = item.workload.transformer, item.workload.traffic
-    optima = [_optimum(optimum, item.workload, study) for optimum in item.optima]
+    optima = [_optimum(optimum, item.workload, study, entries) for optimum in item.optima]
     baselines = [_baseline(baseline, item.workload, study) for baseline in item.baselines]
     best = min((optimum["objective"] for optimum in optima), default=None)
     for entry in (*optima, *baselines):
@@ -114,22 +116,15 @@ def _certified(value: Certified) -> dict[str, float]:
     }
 
 
-def _entries(study: Study, name: str) -> dict[str, str]:
-    """Table -> entry of a combination of technologies."""
-    return next(
-        entries
-        for entries in reversed(list(study.technology_choices()))
-        if "/".join(entries[table] for table in _CHOSEN) == name
-    )
-
-
-def _optimum(optimum: Optimum, workload: Workload, study: Study) -> dict[str, Any]:
+def _optimum(
+    optimum: Optimum, workload: Workload, study: Study, entries: Entries
+) -> dict[str, Any]:
     candidate = next(row for row in study.candidates if row.name == optimum.name)
-    entries = _entries(study, optimum.run.choice.technology)
+    chosen = entries[optimum.run.choice.technology]
     return {
         "name": optimum.name,
         **_run(optimum.run, workload),
-        "technology": entries,
+        "technology": dict(chosen),
         "die_area_max_mm2": candidate.die_area_max_mm2,
         **_certified(optimum.soft),
         "hard": _certified(optimum.hard),
@@ -137,11 +132,11 @@ def _optimum(optimum: Optimum, workload: Workload, study: Study) -> dict[str, An
         "multipliers": dict(optimum.multipliers),
         "sensitivities": dict(optimum.sensitivities),
         "top_assumptions": _assumptions(
-            optimum.sensitivities, provenance(study.technology.overrides, **entries)
+            optimum.sensitivities, provenance(study.technology.overrides, **chosen)
         ),
         "starts": asdict(optimum.starts),
         "at_box": dict(optimum.at_box),
-        "buildable": _buildable(optimum.buildable, workload, study),
+        "buildable": _buildable(optimum.buildable, workload, entries),
     }
 
 
@@ -157,12 +152,12 @@ def _assumptions(
 
 
 def _buildable(
-    buildable: Buildable | None, workload: Workload, study: Study
+    buildable: Buildable | None, workload: Workload, entries: Entries
 ) -> dict[str, Any] | None:
     if buildable is None:
         return None
     return _run(buildable.run, workload) | {
-        "technology": _entries(study, buildable.run.choice.technology),
+        "technology": dict(entries[buildable.run.choice.technology]),
         "objective": buildable.usd_per_million_tokens,
         "gap": buildable.gap,
     }
