@@ -30,7 +30,7 @@ def scalar(value: float | AnyArray) -> Array:
     return jnp.asarray(value, dtype=jnp.float64)
 
 
-_QUICK_COMPILE = {"xla_cpu_use_fusion_emitters": False}
+QUICK_COMPILE = {"xla_cpu_use_fusion_emitters": False}
 """Halves the compile time of the solver on CPUs and costs no speed there; measured by
 `python benchmarks/compile_time.py`."""
 
@@ -39,10 +39,10 @@ _QUICK_COMPILE = {"xla_cpu_use_fusion_emitters": False}
 def _supported_options() -> dict[str, bool]:
     """The compiler options above, or none where this XLA does not know them."""
     try:
-        jax.jit(lambda x: x + 1.0, compiler_options=_QUICK_COMPILE)(0.0)
+        jax.jit(lambda x: x + 1.0, compiler_options=QUICK_COMPILE)(0.0)
     except Exception:  # whatever this XLA raises, the options are only a convenience
         return {}
-    return dict(_QUICK_COMPILE)
+    return dict(QUICK_COMPILE)
 
 
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -136,6 +138,14 @@ DEARER = (
     "prices.opex_share",
     "cooling.pue",
 )
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "optimize"])
+def test_the_verbs_of_the_package_are_functions(verb):
+    # both are also names of modules, which an import in a fresh interpreter must not return
+    code = f"from litegpu_opt import {verb}; assert callable({verb}), {verb}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # --- monotony ----------------------------------------------------------------------------------
@@ -372,6 +382,30 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
         assert device_j > 0 and cluster_j > 0
         whole = sum(parts) + own_end + sum(outside)
         assert device_j + cluster_j == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("tps", [(1, 1), (2, 8), (8, 1), (8, 2)])
+def test_the_hand_over_is_paid_once_for_every_byte(tps):
+    """The prefill group sends its cache of a prompt once, however it is spread over devices."""
+    free = DEFAULT
+    for name in ("interconnect.pj_per_bit", "interconnect.switch_pj_per_bit"):
+        free = replaced(free, name, 0.0)
+    x = WIDEST.mean(axis=1)
+    batch = math.exp(x[VARIABLES.index("batch_prefill")])
+    group_j = []
+    for tree in (DEFAULT, free):
+        s = metrics_at(x, tree, tps).services
+        group_j.append(tps[0] * float(s.device_j[0] + s.cluster_j[0]))
+    m = metrics_at(x, DEFAULT, tps), metrics_at(x, free, tps)
+    host_j = 0.38 * tps[0] * float(m[0].tdp_w - m[1].tdp_w) * float(m[0].services.time_ms[0]) / 1e3
+    ops = pools_of(tps)[0].operators
+    collectives_gb = tps[0] * batch * float(np.sum(ops.repeats * ops.wire_gb_per_seq))
+    # fp8 cache of llama-3.1-70b: 2 x 80 layers x 8 heads x 128 bytes a token
+    cache_gb = batch * 1500 * 2 * 80 * 8 * 128 / 1e9
+    two_ends_and_a_switch = 8e-3 * (2 * 5.6 + 8.0)
+    assert group_j[0] - group_j[1] - host_j == pytest.approx(
+        two_ends_and_a_switch * (collectives_gb + cache_gb), rel=1e-6
+    )
 
 
 @given(points, degrees, dies)

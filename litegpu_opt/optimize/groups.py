@@ -121,14 +121,13 @@ def solve(
     explore: bool = False,
 ) -> Outcome:
     """`solve_lanes` that reports its progress under the name of a stage."""
-    total, done = len(starts), 0
-
-    def advance(lanes: int) -> None:
-        nonlocal done
-        done += lanes
-        progress(stage, done, total)
-
-    return solve_lanes(branches, starts, exponent, explore=explore, progress=advance)
+    return solve_lanes(
+        branches,
+        starts,
+        exponent,
+        explore=explore,
+        progress=lambda done: progress(stage, done, len(starts)),
+    )
 
 
 def study_workloads(study: Study) -> list[Workload]:

@@ -23,7 +23,6 @@ PENALTY = 100.0
 """K; must exceed the sum of the multipliers."""
 CENTRING = 10.0
 """Factor by which each step aims to shrink the complementarity gap."""
-MAX_STEPS = 60
 TOLERANCE = 1e-10
 STEP_LENGTHS = (1.0, 0.3, 0.1, 0.02)
 """Tried at once, as shares of the longest step that keeps the multipliers positive."""

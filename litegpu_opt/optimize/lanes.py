@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -18,6 +19,7 @@ from .problem import Branch, objective_and_limits, point_at
 
 
 LANES_PER_CHUNK = 128
+STEPS_PER_ROUND = (20, 4, 4, 8, 24)
 GENTLE_EXPONENT = 2.0
 """Largest overlap exponent with which a solve begins."""
 SHARPENING = 0.1
@@ -89,39 +91,65 @@ def finish(branch: Branch, state: interior.State, roofs: SoftRoof) -> Outcome:
 
 
 @compiled
-def solve_chunk(
-    branches: Branch, starts: AnyArray, overlap_exponent: Array, explore: Array
-) -> Outcome:
-    """Search, polish and certify a chunk of lanes; branches and starts have a lane axis."""
+def _begin(branches: Branch, starts: Array, exponent: Array, explore: Array) -> interior.State:
+    """Gradient search from each start, if wanted, then a strictly feasible iterate."""
+    roofs = soft_roofs(jnp.minimum(exponent, GENTLE_EXPONENT))
 
-    gentle = jnp.minimum(overlap_exponent, GENTLE_EXPONENT)
-
-    def begin(branch: Branch, x: Array) -> interior.State:
-        functions = functions_of(branch, soft_roofs(gentle))
+    def one(branch: Branch, x: Array) -> interior.State:
+        functions = functions_of(branch, roofs)
         lower, upper = branch.box
         improved = jax.lax.cond(
             explore, lambda y: gradient.search(functions, y, lower, upper), lambda y: y, x
         )
         return interior.start(functions, improved, lower, upper)
 
-    def advance(branch: Branch, state: interior.State) -> interior.State:
+    return jax.vmap(one)(branches, starts)
+
+
+@compiled
+def _advance(
+    branches: Branch, states: interior.State, exponent: Array, steps: Array
+) -> interior.State:
+    """Up to `steps` interior-point steps; a lane that is done stays where it is."""
+
+    def one(branch: Branch, state: interior.State) -> interior.State:
         # sharpen the roof along the central path: a sharp one stalls far from the optimum
-        sharp = jnp.maximum(gentle, SHARPENING / state.complementarity)
-        exponent = jnp.minimum(overlap_exponent, sharp)
-        functions = functions_of(branch, soft_roofs(exponent))
+        sharp = jnp.maximum(GENTLE_EXPONENT, SHARPENING / state.complementarity)
+        functions = functions_of(branch, soft_roofs(jnp.minimum(exponent, sharp)))
         return interior.step(functions, state, *branch.box)
 
     def unfinished(loop: tuple[Array, interior.State]) -> Array:
-        count, states = loop
-        return (count < interior.MAX_STEPS) & ~jnp.all(states.done)
+        return (loop[0] < steps) & ~jnp.all(loop[1].done)
 
     def body(loop: tuple[Array, interior.State]) -> tuple[Array, interior.State]:
-        count, states = loop
-        return count + 1, jax.vmap(advance)(branches, states)
+        return loop[0] + 1, jax.vmap(one)(branches, loop[1])
 
-    states = jax.vmap(begin)(branches, jnp.asarray(starts))
-    _, states = jax.lax.while_loop(unfinished, body, (jnp.array(0), states))
-    return jax.vmap(lambda b, s: finish(b, s, soft_roofs(overlap_exponent)))(branches, states)
+    return jax.lax.while_loop(unfinished, body, (jnp.array(0), states))[1]
+
+
+@compiled
+def _certify(branches: Branch, states: interior.State, exponent: Array) -> Outcome:
+    """Read and certify finished lanes."""
+    roofs = soft_roofs(exponent)
+    return jax.vmap(lambda branch, state: finish(branch, state, roofs))(branches, states)
+
+
+def _chunked(program: Callable, lanes: tuple, *constants: Array):
+    """Run a program over any number of lanes in chunks of one size: one compilation, all cores.
+
+    `lanes` are pytrees with a lane axis; so is the result, in NumPy arrays.
+    """
+    count = len(jax.tree.leaves(lanes)[0])
+
+    def chunk(first: int):
+        rows = np.minimum(np.arange(first, first + LANES_PER_CHUNK), count - 1)
+        part = jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), lanes)
+        return jax.device_get(program(*part, *constants))
+
+    # XLA's CPU programs of this kind use one core each
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        chunks = list(pool.map(chunk, range(0, count, LANES_PER_CHUNK)))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *chunks)
 
 
 def solve_lanes(
@@ -132,22 +160,26 @@ def solve_lanes(
     explore: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Outcome:
-    """Solve any number of lanes in chunks of one size, so that there is one compilation.
+    """Solve any number of lanes, all with the same three compiled programs.
 
-    Chunks run on all cores: XLA's CPU programs of this kind use one each. Leaves of `branches`
-    have a lane axis, as made by `branches.stack`; so have those of the result, as NumPy arrays.
+    Leaves of `branches` have a lane axis, as made by `branches.stack`; so have those of the result,
+    as NumPy arrays. Lanes that finish leave the rounds of steps, so a slow one delays few others.
+
+    **Arguments:**
+
+    - `starts`: logarithms of the variables, `(lanes, variables)`.
+    - `explore`: run the gradient search in front of the interior point.
+    - `progress`: called with the number of lanes that have ended so far.
     """
-    lanes = starts.shape[0]
-    exponent, exploring = jnp.asarray(overlap_exponent, float), jnp.asarray(explore)
-
-    def chunk(first: int) -> Outcome:
-        rows = np.minimum(np.arange(first, first + LANES_PER_CHUNK), lanes - 1)
-        part, begin = jax.tree.map(lambda leaf: leaf[rows], (branches, starts))
-        outcome = jax.block_until_ready(solve_chunk(part, begin, exponent, exploring))
-        progress(min(LANES_PER_CHUNK, lanes - first))
-        return outcome
-
-    firsts = range(0, lanes, LANES_PER_CHUNK)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        chunks = list(pool.map(chunk, firsts))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:lanes], *chunks)
+    exponent = jnp.asarray(overlap_exponent, float)
+    states = _chunked(_begin, (branches, starts), exponent, jnp.asarray(explore))
+    active = np.arange(len(starts))
+    for steps in STEPS_PER_ROUND:
+        take = partial(jax.tree.map, lambda leaf, rows=active: leaf[rows])
+        moved = _chunked(_advance, (take(branches), take(states)), exponent, jnp.asarray(steps))
+        jax.tree.map(lambda old, new, rows=active: old.__setitem__(rows, new), states, moved)
+        active = active[~moved.done]
+        progress(len(starts) - len(active))
+        if not active.size:
+            break
+    return _chunked(_certify, (branches, states), exponent)

@@ -1,0 +1,671 @@
+"""One small study, solved once: its optimum against other solvers, random points, re-solves."""
+
+import itertools
+import logging
+import math
+
+import cvxpy
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize as scipy_optimize
+
+from litegpu_opt.catalog import technology
+from litegpu_opt.execution.roofline import HardRoof
+from litegpu_opt.limits import LIMIT_NAMES, LIMITS
+from litegpu_opt.machine.cost import yearly_cost
+from litegpu_opt.machine.silicon import blocks, edge_available_mm, edge_needed_mm
+from litegpu_opt.numerics import scalar
+from litegpu_opt.optimize.branches import hold, stack
+from litegpu_opt.optimize.groups import study_groups, study_workloads
+from litegpu_opt.optimize.lanes import soft_roofs, solve_lanes
+from litegpu_opt.optimize.panel import optimize
+from litegpu_opt.optimize.problem import BOX, VARIABLES, design_at, objective_and_limits
+from litegpu_opt.study import load_study
+
+
+STUDY = """
+name = "small"
+seed = 0
+starts = 3
+basis = "cost"
+
+[technology]
+process = "n4"
+memory = "hbm3e"
+interconnect = "cpo"
+package = "interposer"
+cooling = ["liquid"]
+execution = "calibrated"
+
+[space]
+tensor_parallel_max = 2
+aspect_ratios = [1.27]
+
+[[workload]]
+name = "70b"
+model = "llama-3.1-70b"
+weights = "fp8"
+kv = "fp8"
+activations = "bf16"
+wire = "bf16"
+prompt_tokens = 1500
+output_tokens = 500
+ttft = "1 s"
+tbt = "50 ms"
+pools = "prefill+decode"
+
+[[candidate]]
+name = "lite"
+die_area_max = "214.5 mm^2"
+dies_per_package = [1]
+
+[[candidate]]
+name = "reticle"
+die_area_max = "none"
+dies_per_package = [1]
+
+[[baseline]]
+accelerator = "h100-sxm"
+"""
+
+Q = 2.0
+"""`execution.calibrated.overlap_exponent`."""
+LOWER, UPPER = np.log([BOX[name] for name in VARIABLES]).T
+
+
+class _Compilations(logging.Handler):
+    """Counts the compilations of functions by name, as `jax_log_compiles` reports them."""
+
+    def __init__(self):
+        super().__init__()
+        self._messages = []
+
+    def emit(self, record):
+        self._messages.append(record.getMessage())
+
+    def count(self, name):
+        return sum(f"Compiling jit({name})" in message for message in self._messages)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Adam of optax raises a float to a whole number; globally, since lanes run in threads."""
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    yield
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(scope="module")
+def compilations(standard_promotion):
+    counter = _Compilations()
+    logger = logging.getLogger("jax")
+    logger.addHandler(counter)
+    jax.config.update("jax_log_compiles", True)
+    yield counter
+    jax.config.update("jax_log_compiles", False)
+    logger.removeHandler(counter)
+
+
+class Small:
+    """The solved study, and its problems."""
+
+    def __init__(self, path):
+        path.write_text(STUDY)
+        self.study = load_study(path)
+        self.result = optimize(self.study)
+        [self.panel] = self.result.panel
+        self.groups = {
+            group.name: group for group in study_groups(self.study, study_workloads(self.study))
+        }
+
+    def optimum(self, name):
+        return next(optimum for optimum in self.panel.optima if optimum.name == name)
+
+    def problem(self, name):
+        """Branch of the optimum, its logarithms, its logarithm of the cost, and the bound's."""
+        optimum = self.optimum(name)
+        branch = dict(self.groups[name].branches)[optimum.run.choice]
+        x = np.log([optimum.run.values[variable] for variable in VARIABLES])
+        value, bound = (
+            math.log(usd / 1e6)
+            for usd in (optimum.soft.usd_per_million_tokens, optimum.soft.lower_bound)
+        )
+        return branch, x, value, bound
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, compilations):
+    return Small(tmp_path_factory.mktemp("small") / "small.toml")
+
+
+NAMES = ("lite", "reticle")
+
+
+def solve(branches, starts, *, explore=False, exponent=Q):
+    """`solve_lanes` of a list of branches; one chunk, so the study's own compilation serves."""
+    outcome = solve_lanes(stack(branches), np.stack(starts), exponent, explore=explore)
+    good = (outcome.residual <= 1e-7) & (outcome.relaxation <= 1e-7)
+    return np.where(good, outcome.value, np.inf), outcome
+
+
+@jax.jit
+def _values(branch, x):
+    return objective_and_limits(x, branch, soft_roofs(jnp.asarray(Q)))
+
+
+@jax.jit
+def _values_of_many(branch, points):
+    return jax.vmap(lambda x: objective_and_limits(x, branch, soft_roofs(jnp.asarray(Q))))(points)
+
+
+@jax.jit
+def _jacobian(branch, x):
+    return jax.jacfwd(lambda y: objective_and_limits(y, branch, soft_roofs(jnp.asarray(Q))))(x)
+
+
+# --- the result itself -------------------------------------------------------------------------
+
+
+def test_both_candidates_and_the_baseline_are_solved(small):
+    assert [optimum.name for optimum in small.panel.optima] == list(NAMES)
+    assert [baseline.name for baseline in small.panel.baselines] == ["h100-sxm"]
+    assert small.panel.infeasible == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_start_finds_the_same_certified_optimum(small, name):
+    optimum = small.optimum(name)
+    starts = optimum.starts
+    assert starts.total == starts.converged == 3 * 4
+    assert starts.feasible_branches == 4
+    assert starts.open_branches == starts.infeasible_branches == 0
+    assert starts.least_agreement == 1.0
+    assert optimum.kkt_residual <= 1e-7
+    assert 0 <= optimum.soft.gap <= 1e-6
+    assert 0 <= optimum.hard.gap <= 1e-3
+    # the classic roofline flatters
+    assert optimum.hard.usd_per_million_tokens < optimum.soft.usd_per_million_tokens
+    assert optimum.hard.lower_bound <= optimum.hard.usd_per_million_tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reported_point_is_feasible_and_has_the_reported_value(small, name):
+    branch, x, value, bound = small.problem(name)
+    values = np.asarray(_values(branch, x))
+    assert values[0] == pytest.approx(value, abs=1e-12)
+    assert values[1:].max() <= 1e-8
+    assert bound <= value
+    metrics = small.optimum(name).run.metrics
+    assert float(metrics.usd_per_token) == pytest.approx(math.exp(value), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kkt_conditions_hold_at_the_reported_point(small, name):
+    branch, x, _, _ = small.problem(name)
+    multipliers = np.array([small.optimum(name).multipliers.get(n, 0.0) for n in LIMIT_NAMES])
+    assert np.all(multipliers >= 0)
+    jacobian, values = np.asarray(_jacobian(branch, x)), np.asarray(_values(branch, x))
+    stationarity = jacobian[0] + multipliers @ jacobian[1:]
+    inside = (x > LOWER + 1e-5) & (x < UPPER - 1e-5)
+    assert np.abs(stationarity[inside]).max() <= 1e-5
+    assert np.abs(multipliers * values[1:]).max() <= 1e-8
+
+
+def test_a_tighter_die_cannot_be_cheaper(small):
+    lite, reticle = (small.optimum(name) for name in NAMES)
+    assert lite.soft.lower_bound >= reticle.soft.lower_bound * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_buildable_design_is_whole_and_within_its_gap(small, name):
+    optimum = small.optimum(name)
+    built = optimum.buildable
+    assert built is not None
+    values = built.run.values
+    for variable in ("sm_count", "memory_stacks", "batch_prefill", "batch_decode"):
+        assert values[variable] == pytest.approx(round(values[variable]), abs=1e-9)
+    assert values["network_gb_s"] / 50 == pytest.approx(round(values["network_gb_s"] / 50))
+    per_stack = values["memory_gb"] / values["memory_stacks"]
+    assert min(abs(per_stack - offered) for offered in (24, 36, 48)) < 1e-9
+    assert built.gap == pytest.approx(
+        built.usd_per_million_tokens / optimum.soft.lower_bound - 1, rel=1e-9
+    )
+    assert 0 <= built.gap < 0.10
+    branch = dict(small.groups[name].branches)[built.run.choice]
+    x = np.log([values[variable] for variable in VARIABLES])
+    f, g = np.split(np.asarray(_values(branch, x)), [1])
+    assert g.max() <= 1e-7
+    assert 1e6 * math.exp(f[0]) == pytest.approx(built.usd_per_million_tokens, rel=1e-9)
+
+
+def test_the_baseline_keeps_its_design(small):
+    [baseline] = small.panel.baselines
+    values = baseline.run.values
+    assert values["die_area_mm2"] == pytest.approx(814, rel=1e-12)
+    assert values["sm_count"] == pytest.approx(132, rel=1e-12)
+    assert max(values["clock_prefill_ghz"], values["clock_decode_ghz"]) <= 1.83 * (1 + 1e-8)
+    assert 0 <= baseline.soft.gap <= 1e-6
+
+
+def test_there_is_one_compilation_for_everything(small, compilations):
+    branch, x, value, _ = small.problem("lite")
+    assert solve([branch], [x], exponent=Q)[0][0] == pytest.approx(value, abs=1e-8)
+    solve([branch] * 200, [x] * 200, explore=True)
+    solve([branch], [x], exponent=64.0)
+    # none where another module has compiled it already
+    assert compilations.count("solve_chunk") <= 1
+
+    @jax.jit
+    def a_program_of_this_test(x):
+        return x + 1
+
+    a_program_of_this_test(1.0), a_program_of_this_test(np.ones(2))
+    assert compilations.count("a_program_of_this_test") == 2
+
+
+# --- other solvers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slsqp_agrees_and_never_beats_the_bound(small, name):
+    branch, x, value, bound = small.problem(name)
+    on = np.asarray(branch.applies)
+
+    def limits(y):
+        return -np.asarray(_values(branch, y))[1:][on]
+
+    random = np.random.default_rng(11)
+    centre = feasible_centre(branch, x)
+    starts = [centre, 0.5 * (centre + x)] + [
+        np.clip(centre + random.normal(scale=0.3, size=len(x)), LOWER + 0.05, UPPER - 0.05)
+        for _ in range(4)
+    ]
+    found = []
+    for begin in starts:
+        end = scipy_optimize.minimize(
+            lambda y: float(_values(branch, y)[0]),
+            begin,
+            jac=lambda y: np.asarray(_jacobian(branch, y))[0],
+            constraints={
+                "type": "ineq",
+                "fun": limits,
+                "jac": lambda y: -np.asarray(_jacobian(branch, y))[1:][on],
+            },
+            bounds=list(zip(LOWER, UPPER, strict=True)),
+            method="SLSQP",
+            options={"maxiter": 400, "ftol": 1e-12},
+        )
+        if limits(end.x).min() >= -1e-8:
+            # a limit overstepped by 1e-8 is worth at most that times the sum of multipliers
+            assert end.fun >= bound - 1e-7
+            found.append(end.fun)
+    assert min(found) == pytest.approx(value, abs=1e-5)
+
+
+def feasible_centre(branch, x):
+    """A point inside all limits: the smoothed largest use is minimised."""
+    on = np.asarray(branch.applies)
+
+    def smooth(y):
+        g = 20 * np.asarray(_values(branch, y))[1:][on]
+        jacobian = np.asarray(_jacobian(branch, y))[1:][on]
+        weights = np.exp(g - g.max())
+        return (g.max() + np.log(weights.sum())) / 20, weights @ jacobian / weights.sum()
+
+    end = scipy_optimize.minimize(
+        smooth,
+        np.clip(x, LOWER + 0.05, UPPER - 0.05),
+        jac=True,
+        bounds=list(zip(LOWER, UPPER, strict=True)),
+        method="L-BFGS-B",
+        options={"maxiter": 200},
+    )
+    assert np.asarray(_values(branch, end.x))[1:].max() < -1e-3
+    return end.x
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_feasible_points_never_beat_the_bound(small, name):
+    branch, x, value, bound = small.problem(name)
+    random = np.random.default_rng(17)
+    chains, seen, best = 4096, 0, np.inf
+    points = np.repeat(feasible_centre(branch, x)[None], chains, axis=0)
+    current = np.asarray(_values_of_many(branch, points))[:, 0]
+    # half of the chains wander, half are annealed towards cheap designs
+    heat = np.where(np.arange(chains) < chains // 2, np.inf, 1.0)
+    for sweep in range(120):
+        size = 10 ** random.uniform(-4, 0.3, size=(chains, 1))
+        move = random.normal(size=points.shape) * size
+        one = random.uniform(size=(chains, 1)) < 0.5
+        axis = np.eye(points.shape[1])[random.integers(points.shape[1], size=chains)]
+        proposal = np.clip(points + np.where(one, move * axis, move), LOWER, UPPER)
+        # and straight towards the optimum, to its neighbourhood
+        towards = random.uniform(size=(chains, 1)) < 0.1
+        share = random.uniform(size=(chains, 1))
+        proposal = np.where(towards, points + share * (x - points), proposal)
+        values = np.asarray(_values_of_many(branch, proposal))
+        feasible = values[:, 1:].max(axis=1) <= 0.0
+        seen += int(feasible.sum())
+        cost = values[:, 0]
+        best = min(best, np.min(cost[feasible], initial=np.inf))
+        worth = random.uniform(size=chains) < np.exp(np.minimum(0.0, (current - cost) / heat))
+        moved = feasible & worth
+        points = np.where(moved[:, None], proposal, points)
+        current = np.where(moved, cost, current)
+        heat[chains // 2 :] = 10 ** (-4 * sweep / 120)
+    assert seen >= 100_000
+    assert best >= bound
+    # the sample is a fair adversary: it comes close
+    assert best <= value + 0.02
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_points_of_the_box_never_beat_the_bound(small, name):
+    branch, _, _, bound = small.problem(name)
+    points = np.random.default_rng(23).uniform(LOWER, UPPER, size=(100_000, len(LOWER)))
+    values = np.concatenate(
+        [np.asarray(_values_of_many(branch, part)) for part in np.split(points, 25)]
+    )
+    cheaper = values[:, 0] < bound
+    # the box holds cheaper points, and none of them is feasible
+    assert cheaper.any()
+    assert values[cheaper, 1:].max(axis=1).min() > 0
+
+
+def lattice_around(branch, x, factors):
+    """Points of a lattice over the design; clocks at the design's, the TDP at the rated power."""
+    index = {name: i for i, name in enumerate(VARIABLES)}
+    grid = np.array(list(itertools.product(np.log(factors), repeat=6)))
+    points = np.repeat(x[None], len(grid), axis=0)
+    # a hair inside the limits that bind at the optimum
+    points[:, :6] += grid + 1e-6 * np.array([-1.0, -4.0, 0.0, -1.0, 0.0, 1.0])
+    for clock in ("clock_prefill_ghz", "clock_decode_ghz"):
+        points[:, index[clock]] = points[:, index["clock_ghz"]]
+    rated = [LIMIT_NAMES.index(n) for n in ("rated_compute_phase", "rated_memory_phase")]
+    uses = np.asarray(_values_of_many(branch, points))[:, 1:]
+    points[:, index["tdp_w"]] += uses[:, rated].max(axis=1) + 1e-9
+    # batches shrink until they fit; what does not depend on them stays violated
+    for _ in range(6):
+        uses = np.asarray(_values_of_many(branch, points))[:, 1:]
+        for phase, latency in (("prefill", "ttft"), ("decode", "tbt")):
+            names = [LIMIT_NAMES.index(n) for n in (f"memory_{phase}", latency)]
+            over = np.maximum(uses[:, names].max(axis=1), 0.0)
+            points[:, index[f"batch_{phase}"]] -= np.where(over > 0, 1.5 * over + 1e-6, 0.0)
+    return np.clip(points, LOWER, UPPER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_brute_force_on_a_lattice_never_beats_the_bound(small, name):
+    branch, x, value, bound = small.problem(name)
+    points = lattice_around(branch, x, (0.9, 0.97, 1.0, 1.03, 1.1))
+    values = np.asarray(_values_of_many(branch, points))
+    feasible = values[:, 1:].max(axis=1) <= 0.0
+    assert feasible.sum() > 200
+    best = values[feasible, 0].min()
+    assert best >= bound
+    assert best <= value + 0.05
+
+
+# --- perturbed problems ------------------------------------------------------------------------
+
+
+FLAT = {"lite": set(), "reticle": set()}
+"""Variables whose optimum is flat: none."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_holding_a_variable_elsewhere_is_worse(small, name):
+    branch, x, value, _ = small.problem(name)
+    values = dict(zip(VARIABLES, np.exp(x), strict=True))
+    held = [
+        (variable, factor)
+        for variable in ("clock_ghz", "memory_stacks", "network_gb_s")
+        for factor in (0.8, 1.25)
+    ]
+    branches = [hold(branch, {v: factor * values[v]}) for v, factor in held]
+    found, outcome = solve(branches, [x] * len(held), explore=True)
+    for (variable, factor), cost, proof in zip(held, found, outcome.infeasibility, strict=True):
+        assert cost >= value - 1e-8
+        if variable not in FLAT[name]:
+            assert cost > value + 1e-5, (variable, factor)
+        if not np.isfinite(cost):
+            # below the floor of 50 GB/s nothing is allowed, and that is proved
+            assert (variable, factor) == ("network_gb_s", 0.8)
+            assert proof > 0.0
+
+
+STEP = 1e-3
+LEAVES = {
+    "memory.usd_per_gb": STEP,
+    "prices.facility_usd_per_w": STEP,
+    "process.sm_mm2": STEP,
+    "execution.memory_efficiency": STEP,
+    "interconnect.floor_gb_s": STEP,
+    "execution.overlap_exponent": STEP,
+    # kinks: 1.27 is within 0.06 % of the field's 33/26, and the two formats' rated powers
+    # (0.75 x 0.68 and 0.63 x 2 x 0.405) are within 0.06 % of each other
+    "process.field_long_mm": 3e-4,
+    "process.pj_per_flop_fp8": 3e-4,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sensitivities_are_those_of_re_solved_optima(small, name):
+    branch, x, _, _ = small.problem(name)
+    sensitivities = small.optimum(name).sensitivities
+    plain = technology()
+    for tree, chosen in zip(
+        jax.tree.leaves(plain), jax.tree.leaves(branch.technology), strict=True
+    ):
+        assert float(tree) == float(chosen)
+    branches, exponents = [], []
+    for leaf, step in LEAVES.items():
+        table, field = leaf.split(".")
+        nominal = float(getattr(getattr(plain, table), field))
+        for sign in (-1, 1):
+            there = technology({leaf: nominal * (1 + sign * step)})
+            branches.append(eqx.tree_at(lambda b: b.technology, branch, there))
+            exponents.append(float(there.execution.overlap_exponent))
+    costs = np.array(
+        [
+            solve([one], [x], exponent=exponent)[0][0]
+            for one, exponent in zip(branches, exponents, strict=True)
+        ]
+    ).reshape(-1, 2)
+    steps = np.array(list(LEAVES.values()))
+    slopes = (costs[:, 1] - costs[:, 0]) / (np.log1p(steps) - np.log1p(-steps))
+    expected = [sensitivities[leaf] for leaf in LEAVES]
+    # values are good to 1e-9, so slopes to 1e-6
+    assert dict(zip(LEAVES, slopes, strict=True)) == pytest.approx(
+        dict(zip(LEAVES, expected, strict=True)), rel=1e-3, abs=2e-6
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_multipliers_are_elasticities_to_the_limits(small, name):
+    branch, x, _, _ = small.problem(name)
+    multipliers = small.optimum(name).multipliers
+    costs = []
+    for factor in (1 - STEP, 1 + STEP):
+        for pool in range(2):
+            limits = np.array(branch.pools.limit_ms, float)
+            limits[pool] *= factor
+            costs.append(eqx.tree_at(lambda b: b.pools.limit_ms, branch, limits))
+    low_ttft, low_tbt, high_ttft, high_tbt = solve(costs, [x] * 4)[0]
+    width = math.log1p(STEP) - math.log1p(-STEP)
+    assert (low_ttft - high_ttft) / width == pytest.approx(multipliers["ttft"], rel=1e-2, abs=2e-6)
+    assert (low_tbt - high_tbt) / width == pytest.approx(multipliers["tbt"], rel=1e-3)
+
+
+def test_units_of_a_limit_do_not_move_the_optimum(small, tmp_path):
+    # CASES 68: the same study in other units is the same study
+    text = STUDY.replace('"1 s"', '"1000 ms"').replace('"50 ms"', '"0.05 s"')
+    text = text.replace('"214.5 mm^2"', '"2.145 cm^2"')
+    path = tmp_path / "units.toml"
+    path.write_text(text)
+    groups = study_groups(load_study(path), study_workloads(load_study(path)))
+    branch, x, value, _ = small.problem("lite")
+    there = dict(groups[0].branches)[small.optimum("lite").run.choice]
+    assert solve([there], [x])[0][0] == pytest.approx(value, abs=1e-8)
+
+
+# --- an independent model ----------------------------------------------------------------------
+
+
+def decode_program(branch, x):
+    """Cost per token over (batch, clock) of the decode pool, everything else held: in cvxpy.
+
+    Written from the counts alone, without the model's own functions of time and energy.
+    """
+    tree, pools = branch.technology, branch.pools
+    design = design_at(x, branch)
+    index = {name: i for i, name in enumerate(VARIABLES)}
+    tdp = math.exp(x[index["tdp_w"]])
+    ops = jax.tree.map(lambda leaf: np.asarray(leaf)[1], pools.operators)
+    e, process, memory, link = tree.execution, tree.process, tree.memory, tree.interconnect
+    stacks, sms, network = (
+        float(getattr(design, name)) for name in ("memory_stacks", "sm_count", "network_gb_s")
+    )
+    area = float(design.die_area_mm2)
+
+    batch, clock = cvxpy.Variable(pos=True), cvxpy.Variable(pos=True)
+    # V/V0 = norm_16(floor, 1 - k + k f/f0) over its value at f0
+    line = (1 - float(process.voltage_slope)) + float(process.voltage_slope) * clock / float(
+        process.reference_clock_ghz
+    )
+    at_reference = (float(process.voltage_floor) ** 16 + 1) ** (1 / 8)
+    v2 = (float(process.voltage_floor) ** 16 + line**16) ** (1 / 8) / at_reference
+
+    def posynomial(*terms):
+        """Sum of terms whose coefficient is not zero: geometric programs know no zero."""
+        kept = [c * monomial for c, monomial in terms if c > 0]
+        return sum(kept[1:], start=kept[0])
+
+    seconds, joules = [], []
+    bf16 = sms * float(process.flop_per_clock_bf16) * 1e-3  # TFLOP/s at 1 GHz
+    fp8 = sms * float(process.flop_per_clock_fp8) * 1e-3
+    for i, repeats in enumerate(ops.repeats):
+        work = (
+            ops.tflop_bf16_per_seq[i] / (float(e.compute_efficiency_bf16) * bf16)
+            + ops.tflop_fp8_per_seq[i] / (float(e.compute_efficiency_fp8) * fp8)
+            + ops.tflop_attention_per_seq[i] / (float(e.attention_efficiency) * bf16)
+        )
+        rate = float(e.memory_efficiency) * stacks * float(memory.stack_tb_s) * 1e3
+        moved = posynomial((ops.weight_gb[i], 1.0), (ops.traffic_gb_per_seq[i], batch))
+        # q = 2
+        both = (moved / rate) ** 2
+        if work > 0:
+            both = both + (work * batch / clock) ** 2
+        seconds.append(repeats * both**0.5)
+        seconds.append(repeats * float(ops.launches[i]) * float(e.launch_us) * 1e-6)
+        if ops.collectives[i] > 0:
+            fixed = float(e.collective_us) + float(e.collective_us_per_rank) * (ops.ranks[i] - 1)
+            root = float(e.collective_us_per_sqrt_mb) * ops.message_mb_per_seq[i] ** 0.5
+            wire = ops.wire_gb_per_seq[i] / (float(e.network_efficiency) * network)
+            seconds += [
+                repeats * 1e-6 * fixed,
+                repeats * 1e-6 * root * batch**0.5,
+                repeats * wire * batch,
+            ]
+            near_and_far = 2 * float(link.pj_per_bit) + float(link.switch_pj_per_bit)
+            joules.append(repeats * ops.wire_gb_per_seq[i] * 8e-3 * near_and_far * batch)
+        flop = float(process.pj_per_flop_bf16) * (
+            ops.tflop_bf16_per_seq[i] + ops.tflop_attention_per_seq[i]
+        ) + float(process.pj_per_flop_fp8) * (ops.tflop_fp8_per_seq[i])
+        if flop > 0:
+            joules.append(repeats * flop * batch * v2)
+        joules.append(repeats * 8e-3 * float(memory.pj_per_bit) * moved)
+        joules.append(repeats * 8e-3 * float(process.operand_pj_per_bit) * moved * v2)
+    time_s = sum(seconds[1:], start=seconds[0])
+    idle_w = float(process.idle_w_per_mm2) * area
+    tree_w = (
+        float(process.clock_tree_w_per_mm2) * area / float(process.reference_clock_ghz) * clock * v2
+    )
+    host_w = float(tree.prices.host_power_share) * tdp
+    energy_j = sum(joules[1:], start=joules[0]) + (idle_w + host_w + tree_w) * time_s
+    per_j = float(tree.prices.electricity_usd_per_kwh) * float(tree.cooling.pue) / 3.6e6
+    per_s = float(yearly_cost(design, scalar(tdp), tree).usd_per_second)
+    per_token = float(pools.devices[1]) * float(pools.executions_per_token[1])
+    decode_usd = per_token * (per_s * time_s + per_j * energy_j) / batch
+    kv, weights = float(pools.kv_gb_per_seq[1]), float(pools.weights_gb[1])
+    usable = float(e.memory_usable_share) * float(design.memory_gb)
+    limits = [
+        clock <= float(design.clock_ghz),
+        weights + kv * batch <= usable,
+        1e3 * time_s <= float(pools.limit_ms[1]),
+        batch >= 1.0,
+        clock >= 0.2,
+    ]
+    return batch, clock, decode_usd, limits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_decode_pool_agrees_with_a_geometric_program_written_by_hand(small, name):
+    branch, x, _, _ = small.problem(name)
+    # away from the optimum, so that batch and clock have something to do
+    values = dict(zip(VARIABLES, np.exp(x), strict=True))
+    values["memory_gb"] *= 1.3
+    free = ("batch_decode", "clock_decode_ghz")
+    held = hold(branch, {v: values[v] for v in VARIABLES if v not in free})
+    machine = np.array([limit.of_machine for limit in LIMITS])
+    of_prefill = ("clock_prefill", "memory_prefill", "ttft")
+    prefill = np.array([limit.name in of_prefill for limit in LIMITS])
+    applies = np.asarray(branch.applies) & ~machine & ~prefill
+    held = eqx.tree_at(lambda b: b.applies, held, applies)
+    # nothing but the decode pool in the objective
+    silent = np.asarray(branch.pools.executions_per_token) * np.array([0.0, 1.0])
+    held = eqx.tree_at(lambda b: b.pools.executions_per_token, held, silent)
+    free_design = eqx.tree_at(
+        lambda t: t.process.nre_musd, branch.technology, scalar(0.0)
+    )
+    held = eqx.tree_at(lambda b: b.technology, held, free_design)
+    x = np.log([values[v] for v in VARIABLES])
+    [ours], outcome = solve([held], [x])
+    assert np.isfinite(ours)
+
+    batch, clock, usd, limits = decode_program(held, x)
+    problem = cvxpy.Problem(cvxpy.Minimize(1e6 * usd), limits)
+    problem.solve(gp=True, solver=cvxpy.CLARABEL)
+    assert problem.status == "optimal"
+    assert math.log(problem.value / 1e6) == pytest.approx(ours, abs=1e-6)
+    found = dict(zip(VARIABLES, np.exp(outcome.x[0]), strict=True))
+    assert float(batch.value) == pytest.approx(found["batch_decode"], rel=1e-3)
+    assert float(clock.value) == pytest.approx(found["clock_decode_ghz"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_binding_machine_limits_by_hand(small, name):
+    optimum = small.optimum(name)
+    branch, x, _, _ = small.problem(name)
+    design, tree = design_at(x, branch), branch.technology
+    assert float(blocks(design, tree).total_mm2) == pytest.approx(
+        float(design.die_area_mm2), rel=1e-6
+    )
+    assert float(edge_needed_mm(design, tree)) <= float(edge_available_mm(design, tree))
+    area = 214.5 if name == "lite" else 33**2 / 1.27
+    assert float(design.die_area_mm2) == pytest.approx(area, rel=1e-6)
+    assert optimum.multipliers["block_area"] > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_hard_point_beats_the_hard_bound(small, name):
+    branch, x, _, _ = small.problem(name)
+    bound = math.log(small.optimum(name).hard.lower_bound / 1e6)
+    _, outcome = solve([branch] * 3, [x] * 3, exponent=256.0)
+    assert np.all(outcome.hard_value >= bound)
+
+    @jax.jit
+    def hard(points):
+        return jax.vmap(lambda y: objective_and_limits(y, branch, HardRoof()))(points)
+
+    random = np.random.default_rng(29)
+    best = outcome.x[int(np.argmin(outcome.hard_value))]
+    size = 10 ** random.uniform(-5, -1, size=(40_000, 1))
+    points = np.clip(best + size * random.normal(size=(40_000, len(x))), LOWER, UPPER)
+    values = np.asarray(hard(points))
+    cheaper = values[:, 0] < bound
+    assert cheaper.any()
+    assert values[cheaper, 1:].max(axis=1).min() > 0
