@@ -9,14 +9,14 @@ import os
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from litegpu_opt.execution.roofline import SoftRoof, both_pools
 from litegpu_opt.numerics import QUICK_COMPILE
-from litegpu_opt.optimize import interior
-from litegpu_opt.optimize.branches import stack
-from litegpu_opt.optimize.groups import study_groups, study_workloads
-from litegpu_opt.optimize.lanes import LANES_PER_CHUNK, functions_of, soft_roofs
+from litegpu_opt.optimizer import interior
+from litegpu_opt.optimizer.branches import stack
+from litegpu_opt.optimizer.groups import study_groups, study_workloads
+from litegpu_opt.optimizer.lanes import LANES_PER_CHUNK, functions_of
 from litegpu_opt.study import load_study
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     points = lower + (upper - lower) * np.random.default_rng(0).uniform(
         size=(LANES_PER_CHUNK, len(lower))
     )
-    roofs = soft_roofs(jnp.asarray(2.0))
+    roofs = both_pools(SoftRoof(2.0))
 
     def start(branch, x):
         return interior.start(functions_of(branch, roofs), x, *branch.box)

@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from litegpu_opt.execution.roofline import HardRoof, SoftRoof
+from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
 from litegpu_opt.machine.power import rated_power_w
 from litegpu_opt.machine.silicon import blocks, field_area_mm2
 from litegpu_opt.numerics import compiled
-from litegpu_opt.optimize.branches import hold, stack
-from litegpu_opt.optimize.groups import search, solve, solved, study_groups, study_workloads
-from litegpu_opt.optimize.hard import search_hard
-from litegpu_opt.optimize.problem import VARIABLES, design_at, objective_and_limits
+from litegpu_opt.optimizer.branches import hold, stack
+from litegpu_opt.optimizer.groups import search, solve, solved, study_groups, study_workloads
+from litegpu_opt.optimizer.hard import search_hard
+from litegpu_opt.optimizer.problem import VARIABLES, design_at, objective_and_limits
 from litegpu_opt.study import load_study
 
 
@@ -89,7 +89,7 @@ def cheapest(keys, branches, optima):
     def one(key, branch, optimum):
         x = draw(key, branch, optimum)
         exponent = branch.technology.execution.overlap_exponent
-        soft = objective_and_limits(x, branch, SoftRoof(jnp.broadcast_to(exponent, (2,))))
+        soft = objective_and_limits(x, branch, both_pools(SoftRoof(exponent)))
         hard = objective_and_limits(x, branch, HardRoof())
         ok_soft = jnp.all(soft[1:] <= FEASIBLE)
         ok_hard = jnp.all(hard[1:] <= FEASIBLE)
@@ -125,12 +125,12 @@ def check_points(name, branches, optima, bound, hard_bound, points, random) -> b
     return good
 
 
-def check_held(name, branch, x, value, exponent) -> bool:
+def check_held(name, branch, x, value) -> bool:
     """Each of a few variables held away from its optimum must make the value worse."""
     values = dict(zip(VARIABLES, np.exp(x), strict=True))
     trials = [(held, share) for held in HELD for share in HELD_SHARES]
     rows = [hold(branch, {held: share * values[held]}) for held, share in trials]
-    outcome = solve(stack(rows), np.stack([x] * len(rows)), exponent, "held", lambda *state: None)
+    outcome = solve(stack(rows), np.stack([x] * len(rows)), "held", lambda *state: None)
     good = True
     for row, (held, share) in enumerate(trials):
         feasible = bool(solved(outcome)[row])
@@ -165,8 +165,7 @@ def main() -> int:
         optima = end.at_best_start(end.lanes.x)
         good &= check_points(name, branches, optima, end.bound.min(), hard[n].bound, share, random)
         x = optima[end.best]
-        exponent = float(branches[0].technology.execution.overlap_exponent)
-        good &= check_held(name, branches[end.best], x, end.value[end.best], exponent)
+        good &= check_held(name, branches[end.best], x, end.value[end.best])
     return 0 if good else 1
 
 

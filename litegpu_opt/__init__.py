@@ -15,17 +15,17 @@ _HOME = {
     "Deployment": "deployment",
     "Design": "machine.design",
     "HardRoof": "execution.roofline",
-    "Metrics": "evaluate",
+    "Metrics": "evaluation",
     "Precision": "workload.precision",
     "SoftRoof": "execution.roofline",
     "Technology": "machine.technology",
     "UserError": "errors",
     "Workload": "workload.traffic",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "load_accelerator": "catalog",
     "load_study": "study",
     "make_workload": "workload.traffic",
-    "optimize": "optimize.panel",
+    "optimize": "optimizer.panel",
     "read_transformer": "workload.huggingface",
     "technology": "catalog",
 }
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .catalog import load_accelerator, technology
     from .deployment import Deployment
     from .errors import UserError
-    from .evaluate import Metrics, evaluate
+    from .evaluation import Metrics, evaluate
     from .execution.roofline import HardRoof, SoftRoof
     from .machine.design import Design
     from .machine.technology import Technology
-    from .optimize.panel import optimize
+    from .optimizer.panel import optimize
     from .study import load_study
     from .workload.huggingface import read_transformer
     from .workload.precision import Precision

@@ -5,7 +5,9 @@ that builds JAX values imports this one. Sweeps cast down explicitly.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, wraps
+from threading import Lock
 from typing import Any, TypeVar
 
 import jax
@@ -46,7 +48,11 @@ def _supported_options() -> dict[str, bool]:
 
 
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
-    """`jax.jit` with options that compile a long scalar program quickly; made when first called."""
+    """`jax.jit` with options that compile a long scalar program quickly.
+
+    Threads that call it before it is compiled wait for the first one instead of compiling again.
+    """
+    first_call = Lock()
 
     @cache
     def program() -> Callable[..., Result]:
@@ -55,6 +61,7 @@ def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(function)
     def call(*args: Any) -> Result:
-        return program()(*args)
+        with first_call if not program.cache_info().hits else nullcontext():
+            return program()(*args)
 
     return call

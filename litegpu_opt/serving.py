@@ -61,18 +61,21 @@ def serve(
     times = operator_times(operators, batch, rates, technology.execution)
     time_ms = jnp.sum(times.total_ms(roof))
     time_s = time_ms / MS_PER_S
-    transfer_s = (
+    handover_s = (
         batch
-        * pool.transfer_gb_per_seq
+        * pool.handover_gb_per_seq
         / (technology.execution.network_efficiency * rates.network_gb_s)
     )
 
     # a device at load u is owned for 1/u of its busy time, idle in the rest
     owned_s = time_s / prices.load_factor
     idle_s = time_s * (1.0 / prices.load_factor - 1.0)
-    device_j = energy.static_w * time_s + dynamic_energy_j(operators, batch, energy)
-    wire_gb = batch * (
-        jnp.sum(operators.repeats * operators.wire_gb_per_seq) + pool.transfer_gb_per_seq
+    sent_gb = batch * pool.sent_gb_per_seq
+    wire_gb = batch * jnp.sum(operators.repeats * operators.wire_gb_per_seq) + sent_gb
+    device_j = (
+        energy.static_w * time_s
+        + dynamic_energy_j(operators, batch, energy)
+        + energy.network_j_per_gb * sent_gb
     )
     far_pj_per_bit = interconnect.pj_per_bit + interconnect.switch_pj_per_bit
     cluster_j = (
@@ -85,7 +88,7 @@ def serve(
     return Service(
         times=times,
         time_ms=time_ms,
-        latency_ms=time_ms + MS_PER_S * transfer_s,
+        latency_ms=time_ms + MS_PER_S * handover_s,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,
         device_j=device_j,
         cluster_j=cluster_j,

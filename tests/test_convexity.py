@@ -45,8 +45,8 @@ from litegpu_opt.machine.silicon import (
     negative_binomial_yield,
 )
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimize.branches import candidate_branches, stacked_pools
-from litegpu_opt.optimize.problem import BOX, VARIABLES, objective_and_limits, point_at
+from litegpu_opt.optimizer.branches import candidate_branches, stacked_pools
+from litegpu_opt.optimizer.problem import BOX, VARIABLES, objective_and_limits, point_at
 from litegpu_opt.serving import usd_per_token
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.precision import Precision

@@ -436,8 +436,9 @@ def test_pools_hold_and_run_what_the_request_needs():
     # 2 * 80 * 128 bytes per token and head: four heads in prefill, one in decode
     assert float(prefill.kv_gb_per_seq) * 1e9 == pytest.approx(1500 * 81_920)
     assert float(decode.kv_gb_per_seq) * 1e9 == pytest.approx(2000 * 20_480)
-    assert float(prefill.transfer_gb_per_seq) == float(prefill.kv_gb_per_seq)
-    assert float(decode.transfer_gb_per_seq) == 0
+    assert float(prefill.sent_gb_per_seq) == float(prefill.kv_gb_per_seq)
+    assert float(prefill.handover_gb_per_seq) == float(prefill.kv_gb_per_seq)
+    assert float(decode.sent_gb_per_seq) == float(decode.handover_gb_per_seq) == 0
     assert float(prefill.executions_per_token) == 1 / 500
     assert float(decode.executions_per_token) == pytest.approx(499 / 500)
     assert (float(prefill.limit_ms), float(decode.limit_ms)) == (1000, 50)
@@ -446,7 +447,8 @@ def test_pools_hold_and_run_what_the_request_needs():
 def test_hand_over_is_bound_by_the_end_with_more_cache_per_device():
     served = workload(prompt=1500.0, output=500.0)
     prefill, _ = build_pools(served, 8, 2)
-    assert float(prefill.transfer_gb_per_seq) == pytest.approx(4 * float(prefill.kv_gb_per_seq))
+    assert float(prefill.handover_gb_per_seq) == pytest.approx(4 * float(prefill.kv_gb_per_seq))
+    assert float(prefill.sent_gb_per_seq) == float(prefill.kv_gb_per_seq)
 
 
 def test_decode_alone_leaves_a_prefill_pool_that_never_binds():
@@ -454,7 +456,7 @@ def test_decode_alone_leaves_a_prefill_pool_that_never_binds():
     assert float(prefill.executions_per_token) == 0
     assert float(decode.executions_per_token) == 1
     assert float(prefill.limit_ms) == NO_LIMIT_MS
-    assert float(prefill.transfer_gb_per_seq) == 0
+    assert float(prefill.sent_gb_per_seq) == float(prefill.handover_gb_per_seq) == 0
     assert max(float(prefill.weights_gb), float(prefill.kv_gb_per_seq)) < 1e-20
 
 

@@ -191,9 +191,7 @@ def halves(area, repairable):
 
 @pytest.mark.parametrize("repairable", [0.58, 0.8])
 @pytest.mark.parametrize("defects", DEFECTS)
-@pytest.mark.parametrize(
-    ("area", "cores", "spares"), [(H100_MM2, 144, 12), (QUARTER_MM2, 36, 3)]
-)
+@pytest.mark.parametrize(("area", "cores", "spares"), [(H100_MM2, 144, 12), (QUARTER_MM2, 36, 3)])
 def test_harvested_yield_is_the_exact_mixture(default, area, cores, spares, defects, repairable):
     exact = harvest_mixture(area, defects, repairable, cores, spares)
     tree = with_leaves(default, "process", defects_per_cm2=defects)
@@ -573,7 +571,8 @@ def test_dollars_per_million_tokens(h100):
         devices=1,
         weights_gb=1,
         kv_gb_per_seq=0.1,
-        transfer_gb_per_seq=0,
+        sent_gb_per_seq=0,
+        handover_gb_per_seq=0,
         executions_per_token=1,
         limit_ms=1e12,
     )

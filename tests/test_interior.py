@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from litegpu_opt.optimize import interior
-from litegpu_opt.optimize.certificate import lower_bounds
+from litegpu_opt.optimizer import interior
+from litegpu_opt.optimizer.certificate import lower_bounds
 
 
 VARIABLES, LIMITS, TERMS = 6, 6, 4
@@ -102,9 +102,7 @@ def reference(number):
     limits = [posynomial(1 + i) <= 0 for i in range(m)]
     box = [x >= LOWER[:n], x <= UPPER[:n]]
     problem = cvxpy.Problem(cvxpy.Minimize(posynomial(0)), limits + box)
-    problem.solve(
-        solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9
-    )
+    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
     assert problem.status == "optimal"
     return problem.value, np.array([float(limit.dual_value) for limit in limits])
 

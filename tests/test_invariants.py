@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from litegpu_opt.catalog import technology
 from litegpu_opt.deployment import Deployment
-from litegpu_opt.evaluate import assess, evaluate
+from litegpu_opt.evaluation import assess, evaluate
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
 from litegpu_opt.limits import LIMIT_NAMES
 from litegpu_opt.machine.design import Design
@@ -23,7 +23,7 @@ from litegpu_opt.machine.power import energy_costs
 from litegpu_opt.machine.rates import peak_rates
 from litegpu_opt.machine.technology import TABLES
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimize.problem import BOX, DESIGN_VARIABLES, VARIABLES
+from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES, VARIABLES
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.pool import build_pools
 from litegpu_opt.workload.precision import Precision
@@ -33,9 +33,7 @@ from litegpu_opt.workload.traffic import make_workload
 FP8 = Precision("fp8", "fp8", "bf16", "bf16")
 MODEL = read_transformer("llama-3.1-70b")
 DEFAULT = technology()
-WORKLOAD = make_workload(
-    MODEL, FP8, prompt_tokens=1500, output_tokens=500, ttft_ms=1000, tbt_ms=50
-)
+WORKLOAD = make_workload(MODEL, FP8, prompt_tokens=1500, output_tokens=500, ttft_ms=1000, tbt_ms=50)
 DECODE_ONLY = make_workload(
     MODEL, FP8, prompt_tokens=1500, output_tokens=500, tbt_ms=15, pools="decode"
 )
@@ -368,7 +366,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
             float(energy.network_j_per_gb) * total(batch * ops.wire_gb_per_seq),
         ]
         assert min(parts) >= 0
-        handed_over = batch * float(pool.transfer_gb_per_seq)
+        handed_over = batch * float(pool.sent_gb_per_seq)
         # the hand-over leaves through a link end of the device as every other byte does
         own_end = float(energy.network_j_per_gb) * handed_over
         device_j = float(services.device_j[p])
@@ -493,7 +491,7 @@ def test_phase_time_is_the_sum_over_operators_by_hand(x):
             + batch * ops.wire_gb_per_seq / link
         )
         assert float(s.time_ms[p]) == pytest.approx(1e3 * seconds.sum(), rel=1e-12)
-        wait = seconds.sum() + batch * float(pool.transfer_gb_per_seq) / link
+        wait = seconds.sum() + batch * float(pool.handover_gb_per_seq) / link
         assert float(s.latency_ms[p]) == pytest.approx(1e3 * wait, rel=1e-12)
 
 
@@ -602,9 +600,7 @@ def lanes_with_infinities(points, trees, pools, dies):
     for first in range(0, len(points), CHUNK):
         rows = np.minimum(np.arange(first, first + CHUNK), len(points) - 1)
         part, part_trees = points[rows], jax.tree.map(lambda leaf, rows=rows: leaf[rows], trees)
-        leaves = jax.tree.leaves(
-            jax.device_get(slopes_at(part, part_trees, pools, scalar(dies)))
-        )
+        leaves = jax.tree.leaves(jax.device_get(slopes_at(part, part_trees, pools, scalar(dies))))
         finite = [np.isfinite(leaf).reshape(CHUNK, -1).all(axis=1) for leaf in leaves]
         bad.append(~np.all(finite, axis=0))
     return np.concatenate(bad)[: len(points)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, unknown_name
 from ..files import embedded
 from ..units import shown
+from .domains import check_domain
 from .records import Record, read_record
 
 
@@ -129,8 +130,7 @@ def _override(name: str, value: Any, where: str) -> Record:
     if isinstance(value, Record):
         return value
     record = read_record(value, known[name], where)
-    if record.value < 0:
-        raise UserError(f"{record.value:g} is negative", where=where, allowed="zero or more")
+    check_domain(name, record.value, where)
     return record
 
 

@@ -56,7 +56,7 @@ def optimize(
     title = "compiling and searching; the first run takes about a minute"
     with leaving_on_interrupt(INTERRUPTED), progress(title, quiet=as_json) as report:
         enable_compilation_cache()
-        from ..optimize.panel import optimize as search
+        from ..optimizer.panel import optimize as search
         from ..report.panel import panel_sections
         from ..report.result_json import panel_json
 

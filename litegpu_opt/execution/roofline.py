@@ -10,6 +10,7 @@ A roof maps two positive times to one, elementwise over the operator axis:
 """
 
 import abc
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -30,6 +31,9 @@ class Roof(eqx.Module):
     @abc.abstractmethod
     def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
         """Time of the operator, ms."""
+
+
+AnyRoof = TypeVar("AnyRoof", bound=Roof)
 
 
 class SoftRoof(Roof):
@@ -60,3 +64,8 @@ class MeanRoof(Roof):
 
     def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
         return jnp.exp(self.weight * _log(compute_ms) + (1.0 - self.weight) * _log(memory_ms))
+
+
+def both_pools(roof: AnyRoof) -> AnyRoof:
+    """The same roof for the prefill and the decode pool, on a leading axis of two."""
+    return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), roof)

@@ -118,8 +118,10 @@ def capital(design: Design, tdp_w: Array, technology: Technology) -> Capital:
 
 
 def recovery_factor(interest: Array, years: Array) -> Array:
-    """Share of a capital repaid per year: `r / (1 - (1 + r)^-L)`."""
-    return interest / -jnp.expm1(-years * jnp.log1p(interest))
+    """Share of a capital repaid per year: `r / (1 - (1 + r)^-L)`, and its limit 1/L at r = 0."""
+    free = interest == 0.0
+    rate = jnp.where(free, 1.0, interest)
+    return jnp.where(free, 1.0 / years, rate / -jnp.expm1(-years * jnp.log1p(rate)))
 
 
 class YearlyCost(eqx.Module):

@@ -12,8 +12,9 @@ from .technology import Technology
 JOULE_PER_GB_PJ_BIT = 8e-3
 """1 GB at 1 pJ/bit is 8e9 bit x 1e-12 J = 8 mJ; also W per (GB/s) (pJ/bit)."""
 
-FLOOR_SHARPNESS = 16.0
-"""Exponent of the norm that joins the voltage floor to the line: 0.06 % at the reference clock."""
+FLOOR_SHARPNESS = 64.0
+"""Exponent of the norm that joins the voltage floor to the line: 1.1 % at the knee, nothing
+measurable at the reference clock."""
 
 
 def relative_voltage(clock_ghz: Array, technology: Technology) -> Array:

@@ -10,7 +10,7 @@ from .. import __version__
 from ..catalog import Accelerator
 from ..deployment import Deployment
 from ..errors import UserError
-from ..evaluate import Metrics, evaluate, serves
+from ..evaluation import Metrics, evaluate, serves
 from ..execution.roofline import HardRoof, Roof, SoftRoof
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluate import Metrics, applying_limits, serves
+from ..evaluation import Metrics, applying_limits, serves
 from ..limits import LIMITS
-from ..optimize.result import TOKENS_PER_MILLION
+from ..optimizer.result import TOKENS_PER_MILLION
 from ..workload.memory import weight_bytes_per_device
 from ..workload.traffic import Workload
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from .. import __version__
 from ..catalog import Record, load_accelerator, provenance
-from ..optimize.groups import study_technologies
-from ..optimize.problem import DESIGN_VARIABLES
-from ..optimize.result import (
+from ..optimizer.groups import study_technologies
+from ..optimizer.problem import DESIGN_VARIABLES
+from ..optimizer.result import (
     Baseline,
     Buildable,
     Certified,

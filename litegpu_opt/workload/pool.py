@@ -19,15 +19,17 @@ class Pool(eqx.Module):
     """Resident per device."""
     kv_gb_per_seq: Array = eqx.field(converter=scalar)
     """Resident per device and sequence at the longest context that the pool holds."""
-    transfer_gb_per_seq: Array = eqx.field(converter=scalar)
+    sent_gb_per_seq: Array = eqx.field(converter=scalar)
     """KV cache of a prompt that a device hands to the decode pool."""
+    handover_gb_per_seq: Array = eqx.field(converter=scalar)
+    """The same through the busiest device at either end, which decides how long it takes."""
     executions_per_token: Array = eqx.field(converter=scalar)
     """Executions of the phase per output token and sequence."""
     limit_ms: Array = eqx.field(converter=scalar)
     """Latency limit of one execution: TTFT or TBT."""
 
 
-def hand_over_gb(workload: Workload, tp_prefill: int, tp_decode: int) -> Array | float:
+def handover_gb(workload: Workload, tp_prefill: int, tp_decode: int) -> Array | float:
     """KV cache of a prompt that the busiest device at either end moves, GB per sequence:
     S max(KV bytes per token of a prefill device, of a decode device).
     """
@@ -40,7 +42,7 @@ def hand_over_gb(workload: Workload, tp_prefill: int, tp_decode: int) -> Array |
 
 
 def prefill_pool(
-    workload: Workload, tp: int, transfer_gb_per_seq: Array | float, collective: str = "ring"
+    workload: Workload, tp: int, handover_gb_per_seq: Array | float, collective: str = "ring"
 ) -> Pool:
     """The pool that reads prompts: it runs 1/T times per output token and holds S tokens.
 
@@ -56,7 +58,8 @@ def prefill_pool(
         devices=tp,
         weights_gb=weights_gb if served else TINY,
         kv_gb_per_seq=kv_gb * workload.traffic.prompt_tokens if served else TINY,
-        transfer_gb_per_seq=transfer_gb_per_seq if served else 0.0,
+        sent_gb_per_seq=kv_gb * workload.traffic.prompt_tokens if served else 0.0,
+        handover_gb_per_seq=handover_gb_per_seq if served else 0.0,
         executions_per_token=1 / workload.traffic.output_tokens if served else 0.0,
         limit_ms=workload.slo.ttft_ms if served else NO_LIMIT_MS,
     )
@@ -74,7 +77,8 @@ def decode_pool(workload: Workload, tp: int, collective: str = "ring") -> Pool:
         devices=tp,
         weights_gb=weight_bytes_per_device(model, precision, tp) / GIGA,
         kv_gb_per_seq=kv_bytes_per_token(model, precision, tp) / GIGA * (prompt + output),
-        transfer_gb_per_seq=0.0,
+        sent_gb_per_seq=0.0,
+        handover_gb_per_seq=0.0,
         executions_per_token=(output - 1) / output if with_prefill else 1.0,
         limit_ms=workload.slo.tbt_ms,
     )
@@ -89,8 +93,8 @@ def build_pools(
     """
     workload.transformer.check_tensor_parallel(tp_prefill, "tp_prefill")
     workload.transformer.check_tensor_parallel(tp_decode, "tp_decode")
-    transfer_gb = hand_over_gb(workload, tp_prefill, tp_decode)
+    busiest_gb = handover_gb(workload, tp_prefill, tp_decode)
     return (
-        prefill_pool(workload, tp_prefill, transfer_gb, collective),
+        prefill_pool(workload, tp_prefill, busiest_gb, collective),
         decode_pool(workload, tp_decode, collective),
     )

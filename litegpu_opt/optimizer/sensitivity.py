@@ -10,24 +10,27 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..execution.roofline import SoftRoof
+from ..execution.roofline import SoftRoof, both_pools
 from ..machine.technology import TABLES, Technology
 from .problem import Branch, objective_and_limits
 
 
-def technology_elasticities(
-    branch: Branch, x: Array, multipliers: Array, overlap_exponent: Array
-) -> Technology:
-    """Elasticity of the optimal value to every leaf of the technology, as a `Technology` pytree."""
+def technology_elasticities(branch: Branch, x: Array, multipliers: Array) -> Technology:
+    """Elasticity of the optimal value to every leaf of the technology, as a `Technology` pytree.
+
+    A leaf that is 0 has no elasticity: there it is the slope `d log(value*) / d theta`.
+    """
     weights = jnp.concatenate([jnp.ones(1), multipliers])
-    roofs = SoftRoof(jnp.broadcast_to(overlap_exponent, (2,)))
 
     def lagrangian(technology: Technology) -> Array:
         there = Branch(**{**vars(branch), "technology": technology})
+        roofs = both_pools(SoftRoof(technology.execution.overlap_exponent))
         return jnp.sum(weights * objective_and_limits(x, there, roofs))
 
     slopes = jax.grad(lagrangian)(branch.technology)
-    return jax.tree.map(lambda leaf, slope: leaf * slope, branch.technology, slopes)
+    return jax.tree.map(
+        lambda leaf, slope: slope * jnp.where(leaf == 0.0, 1.0, leaf), branch.technology, slopes
+    )
 
 
 def by_name(technology: Technology) -> dict[str, float]:

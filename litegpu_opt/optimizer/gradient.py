@@ -59,6 +59,6 @@ def search(
         return (x, multipliers), None
 
     x = jnp.clip(x, lower, upper)
-    weights = FIRST_WEIGHT * WEIGHT_GROWTH ** jnp.arange(OUTER_STEPS)
+    weights = FIRST_WEIGHT * WEIGHT_GROWTH ** jnp.arange(OUTER_STEPS, dtype=x.dtype)
     (x, _), _ = jax.lax.scan(outer, (x, jnp.zeros_like(functions(x)[1:])), weights)
     return x

@@ -7,31 +7,30 @@ then the rest); what stays continuous is solved again for each.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..catalog import offered_gb
 from ..machine.design import Design
-from ..machine.silicon import die_link_edge_mm
+from ..machine.silicon import die_link_edge_mm, field_area_mm2
 from ..machine.technology import Technology
 from ..study import Study
-from .branches import Choice, hold, stack
+from .branches import Choice, hold, stack, with_aspect
 from .groups import (
     Ended,
     Group,
     Progress,
-    overlap_exponent,
     solve,
     solved,
     study_technologies,
 )
-from .problem import VARIABLES, Branch, design_at
+from .problem import DESIGN_VARIABLES, VARIABLES, Branch
 
 
-BRANCHES = 8
+BRANCHES = 6
 """Best branches of a group whose neighbours are searched."""
-MEMORIES = 6
+MEMORIES = 4
 """Memory choices of a group that go on to the second stage."""
 
 
@@ -61,30 +60,45 @@ def search_buildable(
     for n, (group, end) in enumerate(zip(groups, ended, strict=True)):
         if group.candidate is None or end.best is None:
             continue
-        points = end.at_best_start(end.lanes.x)
-        for row in np.argsort(end.value)[:BRANCHES]:
-            if np.isfinite(end.value[row]):
+        points, values = end.at_best_start(end.lanes.x), end.value
+        for row in np.argsort(values)[:BRANCHES]:
+            if np.isfinite(values[row]):
                 choice, branch = group.branches[row]
-                relaxed = Solved(choice, branch, points[row], float(end.value[row]))
+                relaxed = Solved(choice, branch, points[row], float(values[row]))
                 offered = offered_gb(memory_of[choice.technology])
                 memories += [(n, held) for held in _holding(relaxed, _memories(relaxed, offered))]
     neighbours: list[tuple[int, Solved]] = []
     for n, items in _by_group(_solve(memories, "buildable memory", progress)).items():
-        for relaxed in items[:MEMORIES]:
-            neighbours += [(n, held) for held in _holding(relaxed, _wholes(relaxed))]
+        placed = (_placed(item, study.space.aspect_ratios) for item in items)
+        for item in itertools.islice(filter(None, placed), MEMORIES):
+            neighbours += [(n, held) for held in _holding(item, _wholes(item))]
     built = {}
     for n, items in _by_group(_solve(neighbours, "buildable", progress)).items():
-        for item in items:
-            if fits_on_edges(design_at(item.x, item.branch), item.branch.technology):
-                built[n] = item
-                break
+        placed = (_placed(item, [item.choice.aspect_ratio]) for item in items)
+        found = next(filter(None, placed), None)
+        if found is not None:
+            built[n] = found
     return built
 
 
+def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
+    """The item with the first outline on whose edges its whole pieces fit, its own before others."""
+    own = item.choice.aspect_ratio
+    for ratio in (own, *(other for other in aspect_ratios if other != own)):
+        variables = item.variables
+        design = Design(
+            **{name: variables[name] for name in DESIGN_VARIABLES},
+            aspect_ratio=ratio,
+            dies_per_package=item.choice.dies_per_package,
+        )
+        if fits_on_edges(design, item.branch.technology):
+            choice = replace(item.choice, aspect_ratio=ratio)
+            return replace(item, choice=choice, branch=with_aspect(item.branch, ratio))
+    return None
+
+
 def _holding(relaxed: Solved, choices: Iterator[dict[str, float]]) -> list[Solved]:
-    return [
-        Solved(relaxed.choice, hold(relaxed.branch, held), relaxed.x, math.inf) for held in choices
-    ]
+    return [replace(relaxed, branch=hold(relaxed.branch, held), value=math.inf) for held in choices]
 
 
 def _solve(
@@ -96,7 +110,6 @@ def _solve(
     outcome = solve(
         stack([item.branch for _, item in rows]),
         np.stack([item.x for _, item in rows]),
-        overlap_exponent(rows[0][1].branch),
         stage,
         progress,
     )
@@ -146,10 +159,14 @@ def _around(value: float, step: float) -> tuple[float, ...]:
 
 
 def fits_on_edges(design: Design, technology: Technology) -> bool:
-    """Whether whole memory sites, ports and fixed interfaces can be placed on the sides of a die.
+    """Whether the die is inside the reticle field, and whole memory sites, ports and fixed interfaces
+    can be placed on its sides.
 
     First fit of pieces by decreasing width: sufficient, not necessary.
     """
+    field_mm2 = float(field_area_mm2(design.aspect_ratio, technology))
+    if float(design.die_area_mm2) > field_mm2 * (1.0 + 1e-6):
+        return False
     dies = float(design.dies_per_package)
     side_mm = math.sqrt(float(design.die_area_mm2))
     stretch = math.sqrt(float(design.aspect_ratio))

@@ -42,7 +42,7 @@ def search_hard(
     points = {n: ended[n].at_best_start(ended[n].lanes.x) for n in chosen}
     starts = np.stack([points[n][branch] for n, branch in rows])
     for exponent in EXPONENTS:
-        outcome = solve(branches, starts, exponent, "hard roofline", progress)
+        outcome = solve(branches, starts, "hard roofline", progress, sharpness=exponent)
         feasible = solved(outcome)
         for row, (n, branch) in enumerate(rows):
             bounds[n][branch] = max(bounds[n][branch], outcome.hard_bound[row])

@@ -6,6 +6,7 @@ logarithm of the cost per token over the logarithms of the variables.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -134,6 +135,7 @@ def point_at(x: Array, branch: Branch, roofs: Roof) -> Point:
     )
 
 
+@jax.jit  # traced once for all the programs that differentiate it
 def objective_and_limits(x: Array, branch: Branch, roofs: Roof) -> Array:
     """`[f, log(use_1/limit_1), ...]`, shape `(1 + limits,)`; every entry is convex in x.
 

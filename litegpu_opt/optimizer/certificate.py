@@ -36,5 +36,5 @@ def lower_bounds(
     """
     values, pull = jax.vjp(functions, x)
     (slopes,) = jax.vmap(pull)(weights)
-    fall = jnp.minimum(slopes * (lower - x), slopes * (upper - x))
+    fall = jnp.minimum(slopes * (lower - x)[None], slopes * (upper - x)[None])
     return values, weights @ values + jnp.sum(fall, axis=1) - ROUNDING

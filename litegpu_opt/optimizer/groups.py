@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -106,25 +107,20 @@ def solved(lanes: Outcome) -> np.ndarray:
     return np.asarray((lanes.residual <= CONVERGED) & (lanes.relaxation <= CONVERGED))
 
 
-def overlap_exponent(branch: Branch) -> float:
-    """The exponent of the model that a study asks about."""
-    return float(branch.technology.execution.overlap_exponent)
-
-
 def solve(
     branches: Branch,
     starts: np.ndarray,
-    exponent: float,
     stage: str,
     progress: Progress,
     *,
+    sharpness: float = 0.0,
     explore: bool = False,
 ) -> Outcome:
     """`solve_lanes` that reports its progress under the name of a stage."""
     return solve_lanes(
         branches,
         starts,
-        exponent,
+        sharpness=sharpness,
         explore=explore,
         progress=lambda done: progress(stage, done, len(starts)),
     )
@@ -197,25 +193,43 @@ def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
 
 def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
     """Solve all branches of all groups from random starts, in one stream of lanes."""
-    branches = [branch for group in groups for _, branch in group.branches]
-    lanes = np.repeat(np.arange(len(branches)), study.starts)
-    lower, upper = (np.asarray(side) for side in branches[0].box)
+    branches = stack([branch for group in groups for _, branch in group.branches])
+    count = len(branches.free)
+    lower, upper = (np.asarray(side) for side in groups[0].branches[0][1].box)
     random = np.random.default_rng(study.seed)
+    lanes = np.repeat(np.arange(count), study.starts)
     starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))
-    outcome = solve(
-        jax.tree.map(lambda leaf: leaf[lanes], stack(branches)),
-        starts,
-        overlap_exponent(branches[0]),
-        "search",
-        progress,
-        explore=True,
-    )
+    outcome = solve(_take(branches, lanes), starts, "search", progress, explore=True)
+    _prove_infeasible(branches, lanes, outcome, progress)
     by_branch = jax.tree.map(
-        lambda leaf: leaf.reshape(len(branches), study.starts, *leaf.shape[1:]), outcome
+        lambda leaf: leaf.reshape(count, study.starts, *leaf.shape[1:]), outcome
     )
     ended, first = [], 0
     for group in groups:
         rows = slice(first, first + len(group.branches))
-        ended.append(Ended(jax.tree.map(lambda leaf, rows=rows: leaf[rows], by_branch)))
+        ended.append(Ended(_take(by_branch, rows)))
         first = rows.stop
     return ended
+
+
+def _take(tree, rows):
+    return jax.tree.map(lambda leaf: leaf[rows], tree)
+
+
+def _prove_infeasible(
+    branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Progress
+) -> None:
+    """Solve branches without a solution again for the least relaxation, which proves tightly.
+
+    With the cost in the objective the multipliers weigh it as well, and the proof loses what the
+    cost can fall over the box. Writes the better proofs into `outcome`.
+    """
+    open_lanes = ~solved(outcome) & ~(np.asarray(outcome.infeasibility) > 0.0)
+    helped = set(lanes[solved(outcome)])
+    rows = np.array([lane for lane in np.flatnonzero(open_lanes) if lanes[lane] not in helped], int)
+    if not rows.size:
+        return
+    costless = _take(branches, lanes[rows])
+    costless = eqx.tree_at(lambda b: b.objective, costless, np.zeros_like(costless.objective))
+    proof = solve(costless, np.asarray(outcome.x)[rows], "what is infeasible", progress)
+    np.asarray(outcome.infeasibility)[rows] = proof.infeasibility

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..evaluate import Metrics
+from ..evaluation import Metrics
 from ..study import Study
 from ..workload.traffic import Workload
 from .branches import Choice
@@ -51,7 +51,7 @@ class Run:
 
     choice: Choice
     values: dict[str, float]
-    """Every variable of `optimize.problem.VARIABLES` in its own unit."""
+    """Every variable of `problem.VARIABLES` in its own unit."""
     metrics: Metrics
     usd_per_million_tokens_half_load: float
 
@@ -79,9 +79,10 @@ class Optimum:
     """Branch of the best design under the hard roofline."""
     kkt_residual: float
     multipliers: dict[str, float]
-    """Limit -> elasticity: 1 % more of the limit lowers the cost per token by this many %."""
+    """Limit -> elasticity: with 1 % more of it, the cost per token falls by this many %."""
     sensitivities: dict[str, float]
-    """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
+    """Technology leaf -> elasticity of the optimal cost per token; where the leaf is 0, the slope
+    of the logarithm of the cost instead. Empty if withheld."""
     at_box: dict[str, str]
     """Variables that ended at a bound of the search box, and which."""
     starts: Starts

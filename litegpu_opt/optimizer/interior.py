@@ -60,7 +60,8 @@ class Solution(eqx.Module):
     multipliers: Array
     """Of the limits g, `(m,)`."""
     relaxation: Array
-    """Smallest common relaxation of the limits; about 0 where the problem is feasible."""
+    """Relaxation of the limits at the end: about 0 where the problem is feasible. Where it is not,
+    this is the relaxation that is worth its penalty, not the smallest one."""
     residual: Array
     """Largest violation of stationarity, complementarity or feasibility."""
     steps: Array

@@ -9,11 +9,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..evaluate import applying_limits, serves
+from ..evaluation import applying_limits, serves
 from ..limits import LIMIT_NAMES, LIMITS
 from ..machine.design import Design
+from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
-from ..workload.pool import Pool, decode_pool, hand_over_gb, prefill_pool
+from ..workload.pool import Pool, decode_pool, handover_gb, prefill_pool
 from ..workload.traffic import Workload
 from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
 
@@ -53,15 +54,15 @@ def stacked_pools(
 
     Operators are counted once per degree; only the KV hand-over belongs to a pair.
     """
-    pairs = list(pairs)
+    pairs, workload = list(pairs), _on_host(workload)
     prefill = {tp: _on_host(prefill_pool(workload, tp, 0.0)) for tp in {tp for tp, _ in pairs}}
     decode = {tp: _on_host(decode_pool(workload, tp)) for tp in {tp for _, tp in pairs}}
     pools = {}
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
         if serves(workload)[0]:
-            transfer_gb = np.asarray(hand_over_gb(workload, *pair))
-            sender = eqx.tree_at(lambda pool: pool.transfer_gb_per_seq, sender, transfer_gb)
+            busiest_gb = np.asarray(handover_gb(workload, *pair))
+            sender = eqx.tree_at(lambda pool: pool.handover_gb_per_seq, sender, busiest_gb)
         pools[pair] = jax.tree.map(lambda *leaves: np.stack(leaves), sender, receiver)
     return pools
 
@@ -79,6 +80,27 @@ def _idle_variables(workload: Workload) -> tuple[str, ...]:
     """Variables of a phase that the workload does not have."""
     prefill, decode = serves(workload)
     return (() if prefill else PREFILL_VARIABLES) + (() if decode else DECODE_VARIABLES)
+
+
+def undominated_aspects(
+    aspect_ratios: Iterable[float], technology: Technology, die_area_max_mm2: float
+) -> list[float]:
+    """Aspect ratios that are worth a branch.
+
+    The perimeter grows with the ratio. So a ratio is dominated by a larger one whose field holds
+    dies at least as large: every design of the first is feasible with the second, at the same cost.
+    """
+    largest_mm2 = {
+        ratio: min(float(field_area_mm2(np.asarray(ratio), technology)), die_area_max_mm2)
+        for ratio in sorted(set(aspect_ratios))
+    }
+    return [
+        ratio
+        for ratio, area_mm2 in largest_mm2.items()
+        if not any(
+            other > ratio and other_mm2 >= area_mm2 for other, other_mm2 in largest_mm2.items()
+        )
+    ]
 
 
 def candidate_branches(
@@ -103,7 +125,12 @@ def candidate_branches(
     fixed = np.zeros(len(VARIABLES))
     area_max = np.asarray(die_area_max_mm2 or NO_AREA_LIMIT_MM2)
     # one array per value, so that `stack` recognises it in every branch
-    aspects = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
+    aspects = {
+        ratio: np.asarray(ratio, float)
+        for ratio in undominated_aspects(
+            aspect_ratios, next(iter(technologies.values())), float(area_max)
+        )
+    }
     dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
     combinations = itertools.product(pools, aspects, dies_of, technologies)
     return [
@@ -177,6 +204,11 @@ def hold(branch: Branch, values: Mapping[str, float]) -> Branch:
         branch,
         (branch.free & ~held, np.where(held, logs, branch.fixed)),
     )
+
+
+def with_aspect(branch: Branch, aspect_ratio: float) -> Branch:
+    """The branch with another outline of the die."""
+    return eqx.tree_at(lambda b: b.aspect_ratio, branch, np.asarray(aspect_ratio, float))
 
 
 def push(branch: Branch, limit: str) -> Branch:

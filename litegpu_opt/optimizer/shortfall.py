@@ -6,7 +6,7 @@ import numpy as np
 
 from ..limits import LIMIT_NAMES, LIMITS
 from .branches import push, stack
-from .groups import Ended, Group, Progress, overlap_exponent, solve, solved
+from .groups import Ended, Group, Progress, solve, solved
 from .problem import VARIABLES, Branch
 from .result import Shortfall
 
@@ -37,7 +37,6 @@ def search_shortfalls(
     outcome = solve(
         stack([branch for _, _, branch in rows]),
         np.broadcast_to((lower + upper) / 2.0, (len(rows), len(VARIABLES))),
-        overlap_exponent(rows[0][2]),
         "what would help",
         progress,
     )

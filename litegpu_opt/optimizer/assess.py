@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..evaluate import Metrics, assess
-from ..execution.roofline import SoftRoof
+from ..evaluation import Metrics, assess
+from ..execution.roofline import SoftRoof, both_pools
 from ..machine.technology import Technology
 from ..numerics import compiled
 from .branches import stack
@@ -29,12 +29,11 @@ def _assess_rows(branches: Branch, points: Array, prompts: Array) -> tuple[Metri
         values = values_at(x, branch)
 
         def metrics(technology: Technology) -> Metrics:
-            exponent = technology.execution.overlap_exponent
             return assess(
                 branch.pools,
                 jnp.stack([values["batch_prefill"], values["batch_decode"]]),
                 jnp.stack([values["clock_prefill_ghz"], values["clock_decode_ghz"]]),
-                SoftRoof(jnp.broadcast_to(exponent, (2,))),
+                both_pools(SoftRoof(technology.execution.overlap_exponent)),
                 design_at(x, branch),
                 technology,
                 prompt,
@@ -51,8 +50,7 @@ def _assess_rows(branches: Branch, points: Array, prompts: Array) -> tuple[Metri
 @compiled
 def _elasticity_rows(branches: Branch, points: Array, multipliers: Array) -> Technology:
     def one(branch: Branch, x: Array, multiplier: Array) -> Technology:
-        exponent = branch.technology.execution.overlap_exponent
-        return technology_elasticities(branch, x, multiplier, exponent)
+        return technology_elasticities(branch, x, multiplier)
 
     return jax.vmap(one)(branches, points, multipliers)
 

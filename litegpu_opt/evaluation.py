@@ -9,7 +9,7 @@ from jax import Array
 
 from .deployment import Deployment
 from .execution.phase import MS_PER_S
-from .execution.roofline import Roof, SoftRoof
+from .execution.roofline import Roof, SoftRoof, both_pools
 from .limits import uses_and_limits
 from .machine.cost import (
     BillOfMaterials,
@@ -128,7 +128,7 @@ def evaluate(
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *pools),
         jnp.stack([deployment.batch_prefill, deployment.batch_decode]),
         jnp.stack([deployment.clock_prefill_ghz, deployment.clock_decode_ghz]),
-        jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (2,)), roof),
+        both_pools(roof),
         design,
         technology,
         workload.traffic.prompt_tokens,

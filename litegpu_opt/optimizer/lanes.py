@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof
+from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof, both_pools
 from ..numerics import AnyArray, compiled
 from . import gradient, interior
 from .certificate import lower_bounds
@@ -48,9 +48,9 @@ class Outcome(eqx.Module):
     """Above 0: proof that the branch has no feasible point."""
 
 
-def soft_roofs(overlap_exponent: Array) -> SoftRoof:
-    """The same q-norm in both pools."""
-    return SoftRoof(jnp.broadcast_to(overlap_exponent, (2,)))
+def sharp_exponent(branch: Branch, sharpness: Array) -> Array:
+    """The technology's overlap exponent, or a larger one on the way to the hard roofline."""
+    return jnp.maximum(branch.technology.execution.overlap_exponent, sharpness)
 
 
 def functions_of(branch: Branch, roofs: Roof) -> interior.Functions:
@@ -76,6 +76,11 @@ def finish(branch: Branch, state: interior.State, roofs: SoftRoof) -> Outcome:
         soft, solved.x, jnp.stack([optimality, feasibility]), *branch.box
     )
     _, (hard_bound,) = lower_bounds(below_hard, solved.x, optimality[None], *branch.box)
+
+    def claimed(number: Array) -> Array:
+        """A lane that ended in NaN claims nothing."""
+        return jnp.where(jnp.isnan(number), -jnp.inf, number)
+
     return Outcome(
         x=solved.x,
         multipliers=solved.multipliers,
@@ -83,20 +88,20 @@ def finish(branch: Branch, state: interior.State, roofs: SoftRoof) -> Outcome:
         residual=solved.residual,
         steps=solved.steps,
         value=values[0],
-        bound=bound,
+        bound=claimed(bound),
         hard_value=functions_of(branch, HardRoof())(solved.x)[0],
-        hard_bound=hard_bound,
-        infeasibility=infeasibility,
+        hard_bound=claimed(hard_bound),
+        infeasibility=claimed(infeasibility),
     )
 
 
 @compiled
-def _begin(branches: Branch, starts: Array, exponent: Array, explore: Array) -> interior.State:
+def _begin(branches: Branch, starts: Array, sharpness: Array, explore: Array) -> interior.State:
     """Gradient search from each start, if wanted, then a strictly feasible iterate."""
-    roofs = soft_roofs(jnp.minimum(exponent, GENTLE_EXPONENT))
 
     def one(branch: Branch, x: Array) -> interior.State:
-        functions = functions_of(branch, roofs)
+        gentle = jnp.minimum(sharp_exponent(branch, sharpness), GENTLE_EXPONENT)
+        functions = functions_of(branch, both_pools(SoftRoof(gentle)))
         lower, upper = branch.box
         improved = jax.lax.cond(
             explore, lambda y: gradient.search(functions, y, lower, upper), lambda y: y, x
@@ -108,14 +113,15 @@ def _begin(branches: Branch, starts: Array, exponent: Array, explore: Array) -> 
 
 @compiled
 def _advance(
-    branches: Branch, states: interior.State, exponent: Array, steps: Array
+    branches: Branch, states: interior.State, sharpness: Array, steps: Array
 ) -> interior.State:
     """Up to `steps` interior-point steps; a lane that is done stays where it is."""
 
     def one(branch: Branch, state: interior.State) -> interior.State:
         # sharpen the roof along the central path: a sharp one stalls far from the optimum
-        sharp = jnp.maximum(GENTLE_EXPONENT, SHARPENING / state.complementarity)
-        functions = functions_of(branch, soft_roofs(jnp.minimum(exponent, sharp)))
+        so_far = jnp.maximum(GENTLE_EXPONENT, SHARPENING / state.complementarity)
+        exponent = jnp.minimum(sharp_exponent(branch, sharpness), so_far)
+        functions = functions_of(branch, both_pools(SoftRoof(exponent)))
         return interior.step(functions, state, *branch.box)
 
     def unfinished(loop: tuple[Array, interior.State]) -> Array:
@@ -128,10 +134,14 @@ def _advance(
 
 
 @compiled
-def _certify(branches: Branch, states: interior.State, exponent: Array) -> Outcome:
+def _certify(branches: Branch, states: interior.State, sharpness: Array) -> Outcome:
     """Read and certify finished lanes."""
-    roofs = soft_roofs(exponent)
-    return jax.vmap(lambda branch, state: finish(branch, state, roofs))(branches, states)
+
+    def one(branch: Branch, state: interior.State) -> Outcome:
+        roof = SoftRoof(sharp_exponent(branch, sharpness))
+        return finish(branch, state, both_pools(roof))
+
+    return jax.vmap(one)(branches, states)
 
 
 def _chunked(program: Callable, lanes: tuple, *constants: Array):
@@ -143,7 +153,7 @@ def _chunked(program: Callable, lanes: tuple, *constants: Array):
 
     def chunk(first: int):
         rows = np.minimum(np.arange(first, first + LANES_PER_CHUNK), count - 1)
-        part = jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), lanes)
+        part = jax.tree.map(lambda leaf: leaf[rows], lanes)
         return jax.device_get(program(*part, *constants))
 
     # XLA's CPU programs of this kind use one core each
@@ -155,8 +165,8 @@ def _chunked(program: Callable, lanes: tuple, *constants: Array):
 def solve_lanes(
     branches: Branch,
     starts: AnyArray,
-    overlap_exponent: float,
     *,
+    sharpness: float = 0.0,
     explore: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Outcome:
@@ -168,18 +178,19 @@ def solve_lanes(
     **Arguments:**
 
     - `starts`: logarithms of the variables, `(lanes, variables)`.
+    - `sharpness`: least overlap exponent; a large one for the hard roofline.
     - `explore`: run the gradient search in front of the interior point.
     - `progress`: called with the number of lanes that have ended so far.
     """
-    exponent = jnp.asarray(overlap_exponent, float)
-    states = _chunked(_begin, (branches, starts), exponent, jnp.asarray(explore))
+    sharp = jnp.asarray(sharpness, float)
+    states = _chunked(_begin, (branches, starts), sharp, jnp.asarray(explore))
     active = np.arange(len(starts))
     for steps in STEPS_PER_ROUND:
         take = partial(jax.tree.map, lambda leaf, rows=active: leaf[rows])
-        moved = _chunked(_advance, (take(branches), take(states)), exponent, jnp.asarray(steps))
+        moved = _chunked(_advance, (take(branches), take(states)), sharp, jnp.asarray(steps))
         jax.tree.map(lambda old, new, rows=active: old.__setitem__(rows, new), states, moved)
         active = active[~moved.done]
         progress(len(starts) - len(active))
         if not active.size:
             break
-    return _chunked(_certify, (branches, states), exponent)
+    return _chunked(_certify, (branches, states), sharp)

@@ -1,0 +1,88 @@
+"""Domains: where a technology value makes sense at all, whoever states it.
+
+Outside them a formula divides by zero or a term stops being log-log convex, and
+then a certificate would claim what does not hold.
+"""
+
+from ..errors import UserError
+
+
+_SHARE = (0.0, 1.0)
+
+_CLOSED = {
+    "process.sm_repairable": _SHARE,
+    "process.l2_repairable": _SHARE,
+    "process.memory_phy_repairable": _SHARE,
+    "process.voltage_slope": _SHARE,
+    "prices.interest": _SHARE,
+}
+"""Lowest and highest value, both allowed."""
+
+_ABOVE_ZERO_UP_TO = {
+    "process.usable_edge_share": 1.0,
+    "process.voltage_floor": 1.0,
+    "package.bond_yield": 1.0,
+    "prices.load_factor": 1.0,
+    "rating.compute_phase_bf16": 1.0,
+    "rating.compute_phase_fp8": 1.0,
+    "rating.memory_phase_memory": 1.0,
+    "execution.compute_efficiency_bf16": 1.0,
+    "execution.compute_efficiency_fp8": 1.0,
+    "execution.attention_efficiency": 1.0,
+    "execution.memory_efficiency": 1.0,
+    "execution.network_efficiency": 1.0,
+    "execution.memory_usable_share": 1.0,
+}
+"""Above 0 and at most this."""
+
+_AT_LEAST = {
+    "process.sm_built_per_enabled": 1.0,
+    "memory.sites_per_stack": 1.0,
+    "cooling.pue": 1.0,
+    "execution.overlap_exponent": 1.0,
+}
+
+_ABOVE_ZERO = (
+    "process.clustering",
+    "process.wafer_usd",
+    "process.wafer_diameter_mm",
+    "process.field_long_mm",
+    "process.field_short_mm",
+    "process.sm_mm2",
+    "process.flop_per_clock_bf16",
+    "process.flop_per_clock_fp8",
+    "process.reference_clock_ghz",
+    "process.max_clock_ghz",
+    "memory.stack_tb_s",
+    "memory.stack_min_gb",
+    "memory.stack_max_gb",
+    "interconnect.edge_gb_s_per_mm",
+    "interconnect.floor_gb_s",
+    "interconnect.port_gb_s",
+    "package.die_link_gb_s_per_mm",
+    "cooling.limit_w_per_mm2",
+    "cooling.limit_package_w",
+    "prices.it_life_years",
+    "prices.facility_life_years",
+    "prices.fleet_lifetime_tokens_e15",
+)
+
+
+def check_domain(name: str, value: float, where: str) -> None:
+    """Refuse a value outside its domain. **Raises:** `UserError` with what is allowed."""
+    if name in _CLOSED:
+        low, high = _CLOSED[name]
+        good, allowed = low <= value <= high, f"{low:g} to {high:g}"
+    elif name == "prices.gross_margin":
+        good, allowed = 0.0 <= value < 1.0, "0 or more and below 1"
+    elif name in _ABOVE_ZERO_UP_TO:
+        high = _ABOVE_ZERO_UP_TO[name]
+        good, allowed = 0.0 < value <= high, f"above 0 and at most {high:g}"
+    elif name in _AT_LEAST:
+        good, allowed = value >= _AT_LEAST[name], f"{_AT_LEAST[name]:g} or more"
+    elif name in _ABOVE_ZERO:
+        good, allowed = value > 0.0, "above 0"
+    else:
+        good, allowed = value >= 0.0, "0 or more"
+    if not good:
+        raise UserError(f"{value:g} is out of range", where=where, allowed=allowed)
