@@ -27,13 +27,11 @@ from .fields import (
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
 from .units import shown
+from .workload.phases import SERVED
 from .workload.precision import Precision
 
 
 Origin = Literal["file", "default"]
-
-POOLS = ("prefill+decode", "decode")
-"""Parts of a request that a study can ask a design to serve."""
 
 
 def _entry(table: str) -> Converter:
@@ -94,7 +92,7 @@ class StudyWorkload(Table):
     """Limit on the time to first token; `None` is no limit."""
     tbt_ms: Milliseconds = Field(None, alias="tbt")
     """Limit on the time between tokens; `None` is no limit."""
-    pools: Annotated[str, checked(one_of("pools", lambda: POOLS))] = "prefill+decode"
+    pools: Annotated[str, checked(one_of("pools", lambda: SERVED))] = "prefill+decode"
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyWorkload":
@@ -146,7 +144,7 @@ class Study(Table):
 
     name: Name = "study"
     seed: Annotated[int, checked(whole(0, 2**32 - 1))] = 0
-    starts: Annotated[int, checked(whole(1, 64))] = 4
+    starts: Annotated[int, checked(whole(1, 64))] = 2
     basis: Annotated[str, checked(_entry("prices"))] = "cost"
     """Entry of the prices table."""
     technology: StudyTechnology = StudyTechnology()

@@ -131,7 +131,12 @@ def test_spellings_of_an_override(overrides):
         ({"memry.usd_per_gb": 12}, "did you mean memory.usd_per_gb?"),
         ({"x": 12}, "table.field"),
         ({"memory.usd_per_gb": "12 USD"}, "a quantity in USD/GB"),
-        ({"memory.usd_per_gb": -1}, "negative"),
+        ({"memory.usd_per_gb": -1}, "0 or more"),
+        ({"process.voltage_slope": 1.3}, "0 to 1"),  # would not be log-log convex
+        ({"package.bond_yield": 0}, "above 0 and at most 1"),
+        ({"prices.gross_margin": 1}, "below 1"),
+        ({"execution.overlap_exponent": 0.5}, "1 or more"),
+        ({"prices.it_life_years": 0}, "above 0"),
         ({"memory.usd_per_gb": float("nan")}, "not finite"),
         ({"memory.usd_per_gb": {"value": 12, "sorce": "me"}}, "did you mean source?"),
         ({"memory.usd_per_gb": {"source": "me"}}, "no value"),

@@ -76,12 +76,26 @@ def assess_solved(items: Iterable[Solved], prompts: Sequence[float]) -> list[tup
     return _rows(result, len(items))
 
 
-def elasticities_at(
+def sensitivities_at(
     items: Iterable[Solved], multipliers: Iterable[np.ndarray]
-) -> list[dict[str, float]]:
-    """`"table.field"` -> elasticity of the optimal cost per token, for each item."""
+) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """For each item, `"table.field"` -> elasticity of the optimal cost per token, and for leaves
+    that are 0 the slope of its logarithm.
+    """
     items = list(items)
     branches = stack(_padded([item.branch for item in items]))
     points = np.stack(_padded([item.x for item in items]))
     table = _elasticity_rows(branches, points, np.stack(_padded(list(multipliers))))
-    return [by_name(row) for row in _rows(table, len(items))]
+    return [
+        _apart(by_name(row), by_name(item.branch.technology))
+        for row, item in zip(_rows(table, len(items)), items, strict=True)
+    ]
+
+
+def _apart(
+    slopes: dict[str, float], leaves: dict[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    return (
+        {name: slope for name, slope in slopes.items() if leaves[name] != 0.0},
+        {name: slope for name, slope in slopes.items() if leaves[name] == 0.0},
+    )

@@ -45,9 +45,12 @@ class Solved:
 
     @property
     def variables(self) -> dict[str, float]:
-        """Variable -> value in its own unit."""
-        logs = np.where(self.branch.free, self.x, self.branch.fixed)
-        return {name: float(value) for name, value in zip(VARIABLES, np.exp(logs), strict=True)}
+        """Variable -> value in its own unit; held ones without the rounding of their logarithm."""
+        searched, held = np.exp(self.x), np.exp(self.branch.fixed)
+        return {
+            name: float(searched[i]) if self.branch.free[i] else float(f"{held[i]:.12g}")
+            for i, name in enumerate(VARIABLES)
+        }
 
 
 def search_buildable(
@@ -82,7 +85,7 @@ def search_buildable(
 
 
 def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
-    """The item with the first outline on whose edges its whole pieces fit, its own before others."""
+    """The item with the first outline on whose edges its whole pieces fit, its own first."""
     own = item.choice.aspect_ratio
     for ratio in (own, *(other for other in aspect_ratios if other != own)):
         variables = item.variables
@@ -159,8 +162,8 @@ def _around(value: float, step: float) -> tuple[float, ...]:
 
 
 def fits_on_edges(design: Design, technology: Technology) -> bool:
-    """Whether the die is inside the reticle field, and whole memory sites, ports and fixed interfaces
-    can be placed on its sides.
+    """Whether the die is inside the reticle field, and its whole memory sites, ports and fixed
+    interfaces can be placed on its sides.
 
     First fit of pieces by decreasing width: sufficient, not necessary.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from ..limits import LIMIT_NAMES
 from ..study import Study
 from ..workload.traffic import Workload
-from .assess import assess_solved, elasticities_at
+from .assess import assess_solved, sensitivities_at
 from .groups import CONVERGED, Ended, Group, Progress, search, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Solved, search_buildable
@@ -101,8 +101,8 @@ def _optima(
     multipliers = {
         n: ended[n].at_best_start(ended[n].lanes.multipliers)[ended[n].best] for n in relaxed
     }
-    tables = elasticities_at(relaxed.values(), multipliers.values())
-    elasticities = dict(zip(relaxed, tables, strict=True))
+    tables = sensitivities_at(relaxed.values(), multipliers.values())
+    sensitivities = dict(zip(relaxed, tables, strict=True))
     optima, baselines = {}, {}
     for n, item in relaxed.items():
         soft = Certified(usd_per_million(item.value), usd_per_million(ended[n].bound.min()))
@@ -110,6 +110,8 @@ def _optima(
             baselines[n] = Baseline(groups[n].name, runs[n], soft)
             continue
         residual = float(ended[n].at_best_start(ended[n].lanes.residual)[ended[n].best])
+        shown = soft.gap <= GAP_SHOWN and residual <= CONVERGED
+        elasticities, slopes = sensitivities[n] if shown else ({}, {})
         optima[n] = Optimum(
             name=groups[n].name,
             run=runs[n],
@@ -124,9 +126,8 @@ def _optima(
                 )
                 if on
             },
-            sensitivities=elasticities[n]
-            if soft.gap <= GAP_SHOWN and residual <= CONVERGED
-            else {},
+            sensitivities=elasticities,
+            slopes_at_zero=slopes,
             at_box=_at_box(item),
             starts=ended[n].starts(),
             buildable=_buildable(built[n], built_runs[n], soft) if n in built else None,

@@ -81,8 +81,9 @@ class Optimum:
     multipliers: dict[str, float]
     """Limit -> elasticity: with 1 % more of it, the cost per token falls by this many %."""
     sensitivities: dict[str, float]
-    """Technology leaf -> elasticity of the optimal cost per token; where the leaf is 0, the slope
-    of the logarithm of the cost instead. Empty if withheld."""
+    """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
+    slopes_at_zero: dict[str, float]
+    """The same for leaves that are 0 and have no elasticity: `d log(cost) / d leaf`."""
     at_box: dict[str, str]
     """Variables that ended at a bound of the search box, and which."""
     starts: Starts

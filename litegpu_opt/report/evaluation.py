@@ -12,10 +12,11 @@ from ..deployment import Deployment
 from ..errors import UserError
 from ..evaluation import Metrics, evaluate, serves
 from ..execution.roofline import HardRoof, Roof, SoftRoof
+from ..workload.phases import PHASES
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload
 from .document import NOT_APPLICABLE, Section, Table, figure
-from .metrics_json import POOLS, metrics_json
+from .metrics_json import metrics_json
 
 
 RESOURCES = ("compute", "memory", "launch", "collective", "wire")
@@ -74,7 +75,7 @@ def _breakdown(
     )
     totals = np.asarray(times.total_ms(roof))
     phases: dict[str, list[dict[str, Any]] | None] = {}
-    for index, (phase, served) in enumerate(zip(POOLS, serves(workload), strict=True)):
+    for index, (phase, served) in enumerate(zip(PHASES, serves(workload), strict=True)):
         operators = pools[index].operators
         repeats = np.asarray(operators.repeats)
         phases[phase] = (
@@ -162,9 +163,9 @@ def _metrics(content: Mapping[str, Any]) -> Table:
 
 
 def _memory(content: Mapping[str, Any]) -> Table:
-    first, second = (content["memory"][pool] or {} for pool in POOLS)
+    first, second = (content["memory"][pool] or {} for pool in PHASES)
     return Table(
-        ("of a device, GB", *POOLS),
+        ("of a device, GB", *PHASES),
         tuple(
             (label, *(figure(pool.get(key), 5) for pool in (first, second)))
             for label, key in (

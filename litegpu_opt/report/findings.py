@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..workload.phases import PHASES
 from .document import figure, percent
 
 
@@ -95,12 +96,12 @@ def _network(optima: list[Result]) -> list[str]:
     alone = [
         optimum["name"]
         for optimum in optima
-        if optimum["deployment"]["tp_prefill"] == optimum["deployment"]["tp_decode"] == 1
+        if {optimum["deployment"][f"tp_{pool}"] for pool in PHASES} <= {1, None}
     ]
     if not alone:
         return []
     return [
-        f"The network is irrelevant for {', '.join(alone)}: tp = 1 in both pools, so no group "
+        f"The network is irrelevant for {', '.join(alone)}: tp = 1 throughout, so no group "
         "needs it; only the floor for host and KV traffic is paid."
     ]
 

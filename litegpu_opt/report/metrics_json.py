@@ -9,6 +9,7 @@ from ..evaluation import Metrics, applying_limits, serves
 from ..limits import LIMITS
 from ..optimizer.result import TOKENS_PER_MILLION
 from ..workload.memory import weight_bytes_per_device
+from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 
 
@@ -18,7 +19,6 @@ SERVICE_LIMITS = ("memory_prefill", "memory_decode", "ttft", "tbt")
 TOLERANCE = 1e-6
 """Relative excess that is still within a limit: an optimum lies on its limits."""
 
-POOLS = ("prefill", "decode")
 
 _BYTES_PER_GB = 1e9
 _MS_PER_S = 1e3
@@ -28,7 +28,7 @@ def metrics_json(
     metrics: Metrics,
     workload: Workload,
     design: Mapping[str, float],
-    deployment: Mapping[str, float],
+    deployment: Mapping[str, float | None],
 ) -> dict[str, Any]:
     """Metrics in the units of their names; `None` where a phase does not exist.
 
@@ -41,7 +41,7 @@ def metrics_json(
     services = metrics.services
     memory = {
         pool: _memory(metrics, workload, deployment, index) if served else None
-        for index, (pool, served) in enumerate(zip(POOLS, (prefill, decode), strict=True))
+        for index, (pool, served) in enumerate(zip(PHASES, (prefill, decode), strict=True))
     }
     violations = _violations(metrics, workload)
     usd = float(metrics.usd_per_token)
@@ -71,10 +71,10 @@ def metrics_json(
 
 
 def _memory(
-    metrics: Metrics, workload: Workload, deployment: Mapping[str, float], index: int
+    metrics: Metrics, workload: Workload, deployment: Mapping[str, float | None], index: int
 ) -> dict[str, float]:
     """What a device of a pool holds, GB."""
-    tp = int(deployment[f"tp_{POOLS[index]}"])
+    tp = int(deployment[f"tp_{PHASES[index]}"] or 1)
     weight_bytes = weight_bytes_per_device(workload.transformer, workload.precision, tp)
     total_gb = float(metrics.services.memory_gb[index])
     weights_gb = weight_bytes / _BYTES_PER_GB
@@ -83,7 +83,7 @@ def _memory(
         "weights_gb": weights_gb,
         "kv_gb": total_gb - weights_gb,
         "total_gb": total_gb,
-        "usable_gb": float(limits[f"memory_{POOLS[index]}"]),
+        "usable_gb": float(limits[f"memory_{PHASES[index]}"]),
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import __version__
 from ..catalog import Record, load_accelerator, provenance
+from ..evaluation import serves
 from ..optimizer.groups import study_technologies
 from ..optimizer.problem import DESIGN_VARIABLES
 from ..optimizer.result import (
@@ -97,10 +98,17 @@ def _run(run: Run, workload: Workload) -> dict[str, Any]:
         "aspect_ratio": choice.aspect_ratio,
         "dies_per_package": choice.dies_per_package,
     }
-    deployment = {"tp_prefill": choice.tp_prefill, "tp_decode": choice.tp_decode} | {
-        name: values[name]
-        for name in ("batch_prefill", "batch_decode", "clock_prefill_ghz", "clock_decode_ghz")
+    deployment: dict[str, float | None] = {
+        "tp_prefill": choice.tp_prefill,
+        "tp_decode": choice.tp_decode,
+        "batch_prefill": values["batch_prefill"],
+        "batch_decode": values["batch_decode"],
+        "clock_prefill_ghz": values["clock_prefill_ghz"],
+        "clock_decode_ghz": values["clock_decode_ghz"],
     }
+    for phase, served in zip(("prefill", "decode"), serves(workload), strict=True):
+        if not served:  # a phase that is not asked for has no deployment
+            deployment |= {key: None for key in deployment if phase in key}
     return (
         {"design": design, "deployment": deployment}
         | metrics_json(run.metrics, workload, design, deployment)
@@ -131,6 +139,7 @@ def _optimum(
         "kkt_residual": optimum.kkt_residual,
         "multipliers": dict(optimum.multipliers),
         "sensitivities": dict(optimum.sensitivities),
+        "slopes_at_zero": dict(optimum.slopes_at_zero),
         "top_assumptions": _assumptions(
             optimum.sensitivities, provenance(study.technology.overrides, **chosen)
         ),

@@ -5,6 +5,7 @@ from jax import Array
 
 from ..errors import UserError, unknown_name
 from ..numerics import scalar
+from .phases import SERVED
 from .precision import Precision
 from .transformer import Transformer
 
@@ -14,8 +15,6 @@ NO_LIMIT_MS = 1e12
 
 MOST_TOKENS = 1e9
 """Longest prompt or output that is taken for a length and not for a slip."""
-
-POOLS = ("prefill+decode", "decode")
 
 
 class Traffic(eqx.Module):
@@ -88,8 +87,8 @@ def make_workload(
                 where=place(key),
                 allowed=f"above 0 to {NO_LIMIT_MS:.0e} ms",
             )
-    if pools not in POOLS:
-        raise unknown_name("pools", str(pools), POOLS, where=place("pools"))
+    if pools not in SERVED:
+        raise unknown_name("pools", str(pools), SERVED, where=place("pools"))
     if pools == "decode" and output_tokens <= 1:
         raise UserError(
             f"{output_tokens!r} leaves nothing to decode",

@@ -1,0 +1,7 @@
+"""Names of the phases of a request, and what a study can ask a design to serve."""
+
+PHASES = ("prefill", "decode")
+"""In the order of every axis over pools."""
+
+SERVED = ("prefill+decode", "decode")
+"""Values of a workload's `pools`: both phases, or decode alone."""
