@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +31,7 @@ from .workload.phases import SERVED
 from .workload.precision import Precision
 
 
-Origin = Literal["file", "default"]
+Origin = Literal["file", "default", "flag"]
 
 
 def _entry(table: str) -> Converter:
@@ -258,12 +258,12 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def resolved_toml(study: Study) -> str:
+def resolved_toml(study: Study, flags: Iterable[str] = ()) -> str:
     """The study with everything written out, and where each value came from as a comment.
 
-    `load_study` of this text gives an equal study.
+    `load_study` of this text gives an equal study. `flags` are the keys that an option replaced.
     """
-    origin = study.origin()
+    origin = study.origin() | dict.fromkeys(flags, "flag")
     blocks = []
     for path, table in study.tables():
         lines = [_header(path)] if path else []

@@ -89,16 +89,8 @@ class _Compilations(logging.Handler):
         return sum(f"Compiling jit({name})" in message for message in self._messages)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def standard_promotion():
-    """Adam of optax raises a float to a whole number; globally, since lanes run in threads."""
-    jax.config.update("jax_numpy_dtype_promotion", "standard")
-    yield
-    jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-
 @pytest.fixture(scope="module")
-def compilations(standard_promotion):
+def compilations():
     counter = _Compilations()
     logger = logging.getLogger("jax")
     logger.addHandler(counter)

@@ -40,7 +40,7 @@ def optimize(
 
     Exit code 3 where no candidate can serve a workload.
     """
-    from ..study import load_study, study_hash
+    from ..study import load_study, resolved_toml, study_hash
 
     asked = load_study(study)
     options = {"seed": seed, "starts": starts}
@@ -63,7 +63,7 @@ def optimize(
         result = search(asked, report)
     content = panel_json(result, dict.fromkeys(changed, "flag"))
     if out is not None:
-        _write(out, asked, content, _command(study, changed))
+        _write(out, resolved_toml(asked, changed), content, _command(study, changed))
     if as_json:
         show_json(content)
     else:
@@ -105,15 +105,14 @@ def _check_folder(folder: Path, asked_hash: str) -> None:
         )
 
 
-def _write(folder: Path, study: Any, content: dict[str, Any], command: str) -> None:
+def _write(folder: Path, study_text: str, content: dict[str, Any], command: str) -> None:
     from ..files import write_atomic
     from ..report.document import json_text
     from ..report.markdown import markdown_report
-    from ..study import resolved_toml
 
     write_atomic(folder / "result.json", json_text(content) + "\n")
     write_atomic(folder / "report.md", markdown_report(content, command))
-    write_atomic(folder / "study.toml", resolved_toml(study))
+    write_atomic(folder / "study.toml", study_text)
 
 
 def _exit_code(content: dict[str, Any]) -> int:

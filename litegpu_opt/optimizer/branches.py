@@ -125,21 +125,21 @@ def candidate_branches(
     fixed = np.zeros(len(VARIABLES))
     area_max = np.asarray(die_area_max_mm2 or NO_AREA_LIMIT_MM2)
     # one array per value, so that `stack` recognises it in every branch
-    aspects = {
-        ratio: np.asarray(ratio, float)
-        for ratio in undominated_aspects(
-            aspect_ratios, next(iter(technologies.values())), float(area_max)
-        )
-    }
+    outlines = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
     dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
-    combinations = itertools.product(pools, aspects, dies_of, technologies)
+    outlined = [
+        (name, ratio)
+        for name, tree in technologies.items()
+        for ratio in undominated_aspects(outlines, tree, float(area_max))
+    ]
+    combinations = itertools.product(pools, dies_of, outlined)
     return [
         (
             Choice(*pair, aspect_ratio, dies, technology),
             Branch(
                 technology=technologies[technology],
                 pools=pools[pair],
-                aspect_ratio=aspects[aspect_ratio],
+                aspect_ratio=outlines[aspect_ratio],
                 dies_per_package=dies_of[dies],
                 die_area_max_mm2=area_max,
                 objective=COST_OBJECTIVE,
@@ -148,7 +148,7 @@ def candidate_branches(
                 fixed=fixed,
             ),
         )
-        for pair, aspect_ratio, dies, technology in combinations
+        for pair, dies, (technology, aspect_ratio) in combinations
     ]
 
 

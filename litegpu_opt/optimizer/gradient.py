@@ -44,7 +44,9 @@ def search(
             active = jnp.maximum(0.0, values[1:] + multipliers / weight)
             return values[0] + 0.5 * weight * jnp.sum(active**2)
 
-        updates, state = transform.update(jax.grad(lagrangian)(x), state, x)
+        slope = jax.grad(lagrangian)(x)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in whole numbers
+            updates, state = transform.update(slope, state, x)
         x = jnp.clip(jnp.asarray(optax.apply_updates(x, updates)), lower, upper)
         return (x, state), None
 

@@ -28,6 +28,8 @@ from .result import Starts
 
 CONVERGED = 1e-7
 """Largest KKT residual of a solved lane, and largest relaxation of a feasible one."""
+COST_WEIGHT = 1e-2
+"""Weight of the cost where its multipliers come near the solver's penalty."""
 AGREE = 1e-6
 """Starts whose log objectives differ by less found the same optimum."""
 
@@ -200,7 +202,7 @@ def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[En
     lanes = np.repeat(np.arange(count), study.starts)
     starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))
     outcome = solve(_take(branches, lanes), starts, "search", progress, explore=True)
-    _prove_infeasible(branches, lanes, outcome, progress)
+    outcome = _look_again(branches, lanes, outcome, progress)
     by_branch = jax.tree.map(
         lambda leaf: leaf.reshape(count, study.starts, *leaf.shape[1:]), outcome
     )
@@ -216,20 +218,53 @@ def _take(tree, rows):
     return jax.tree.map(lambda leaf: leaf[rows], tree)
 
 
-def _prove_infeasible(
+def _look_again(
     branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Progress
-) -> None:
-    """Solve branches without a solution again for the least relaxation, which proves tightly.
+) -> Outcome:
+    """Settle the branches of which no start is solved, and are not proved infeasible either.
 
-    With the cost in the objective the multipliers weigh it as well, and the proof loses what the
-    cost can fall over the box. Writes the better proofs into `outcome`.
+    Without the cost in the objective, the least relaxation is found, and proves tightly. What turns
+    out feasible has multipliers near the solver's penalty: there the cost is weighed down, which is
+    a larger penalty, and the outcome scaled back.
     """
-    open_lanes = ~solved(outcome) & ~(np.asarray(outcome.infeasibility) > 0.0)
-    helped = set(lanes[solved(outcome)])
-    rows = np.array([lane for lane in np.flatnonzero(open_lanes) if lanes[lane] not in helped], int)
+    done = solved(outcome)
+    settled = np.union1d(lanes[done], lanes[np.asarray(outcome.infeasibility) > 0.0])
+    rows = np.flatnonzero(~np.isin(lanes, settled))
     if not rows.size:
-        return
-    costless = _take(branches, lanes[rows])
-    costless = eqx.tree_at(lambda b: b.objective, costless, np.zeros_like(costless.objective))
-    proof = solve(costless, np.asarray(outcome.x)[rows], "what is infeasible", progress)
-    np.asarray(outcome.infeasibility)[rows] = proof.infeasibility
+        return outcome
+    stage = "what is infeasible"
+    costless = solve(
+        _weighed(_take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
+    )
+    proofs = _put(outcome.infeasibility, rows, costless.infeasibility)
+    outcome = eqx.tree_at(lambda o: o.infeasibility, outcome, proofs)
+    possible = solved(costless)
+    rows = rows[possible]
+    if not rows.size:
+        return outcome
+    weighed = solve(
+        _weighed(_take(branches, lanes[rows]), COST_WEIGHT),
+        np.asarray(costless.x)[possible],
+        stage,
+        progress,
+    )
+    scaled = ("value", "bound", "hard_value", "hard_bound", "multipliers", "residual")
+    weighed = eqx.tree_at(
+        lambda o: [getattr(o, name) for name in scaled],
+        weighed,
+        [getattr(weighed, name) / COST_WEIGHT for name in scaled],
+    )
+    better = solved(weighed)
+    weighed, rows = _take(weighed, better), rows[better]
+    return jax.tree.map(lambda old, new: _put(old, rows, new), outcome, weighed)
+
+
+def _weighed(branches: Branch, weight: float) -> Branch:
+    """The same branches with the objective times a weight."""
+    return eqx.tree_at(lambda b: b.objective, branches, weight * np.asarray(branches.objective))
+
+
+def _put(leaf: AnyArray, rows: np.ndarray, values: AnyArray) -> np.ndarray:
+    changed = np.array(leaf)
+    changed[rows] = values
+    return changed

@@ -1,0 +1,83 @@
+"""What cannot be served: proofs of infeasibility, and the smallest limit that would do."""
+
+import pytest
+
+from litegpu_opt.optimizer.groups import search, study_groups, study_workloads
+from litegpu_opt.optimizer.panel import optimize
+from litegpu_opt.study import load_study
+
+
+STUDY = """
+[technology]
+cooling = ["liquid"]
+
+[space]
+tensor_parallel_max = {degree}
+aspect_ratios = [1.27]
+
+[[workload]]
+name = "{model}"
+model = "llama-3.1-{model}"
+weights = "fp8"
+kv = "fp8"
+prompt_tokens = 1500
+output_tokens = 500
+ttft = "1 s"
+tbt = "{tbt} ms"
+
+[[candidate]]
+name = "lite"
+die_area_max = "214.5 mm^2"
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    def load(model, *, degree, tbt=50.0):
+        path = tmp_path / "study.toml"
+        path.write_text(STUDY.format(model=model, degree=degree, tbt=repr(tbt)), encoding="utf-8")
+        return load_study(path)
+
+    return load
+
+
+def quiet(*_):
+    return None
+
+
+def test_every_branch_is_either_solved_or_proved_infeasible(study):
+    # 406 GB of weights on quarter dies: small groups cannot hold them, large ones can
+    asked = study("405b", degree=16)
+    groups = study_groups(asked, study_workloads(asked))
+    lite = search(groups, asked, quiet)[0]
+    starts = lite.starts()
+    assert starts.open_branches == starts.beaten_branches == 0
+    assert starts.infeasible_branches > 5
+    assert starts.feasible_branches > 3
+    for (choice, _), bound, value in zip(groups[0].branches, lite.bound, lite.value, strict=True):
+        assert bound <= value
+        # weights and cache of one die at tp 1 are at least 406 GB; the largest die has room for
+        # five stacks of 48 GB on its edges
+        if min(choice.tp_prefill, choice.tp_decode) == 1:
+            assert bound == float("inf")
+
+
+def test_the_smallest_relaxation_is_enough_and_less_is_not(study):
+    result = optimize(study("70b", degree=2, tbt=5.0)).panel[0]
+    assert not result.optima
+    [lite] = [entry for entry in result.infeasible if entry.name == "lite"]
+    reach = {item.limit: item for item in lite.shortfalls}
+    assert reach["tbt"].allowed == 5.0
+    # neither a larger die nor a longer first token makes two quarter dies fast enough
+    assert reach["ttft"].reachable is None
+    least = reach["tbt"].reachable
+    assert least is not None and least > 5.0
+
+    def feasible(tbt):
+        return any(
+            item.name == "lite"
+            for item in optimize(study("70b", degree=2, tbt=tbt)).panel[0].optima
+        )
+
+    assert feasible(1.001 * least)
+    assert not feasible(0.999 * least)
