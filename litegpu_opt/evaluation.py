@@ -24,19 +24,20 @@ from .machine.technology import Technology
 from .numerics import AnyArray, scalar
 from .serving import Service, serve_pools, usd_per_token
 from .workload.pool import Pool, build_pools
-from .workload.traffic import NO_LIMIT_MS, Workload
+from .workload.traffic import Workload
 
 
 class Metrics(eqx.Module):
     """What `evaluate` returns: JAX scalars, differentiable in design and technology.
 
-    `services`, and every metric that names no pool of its own, are per device; the leading axis
-    of `services` is (prefill, decode).
+    Watts, dollars of hardware and everything in `services` are per device.
     """
 
     services: Service
+    """With a leading axis (prefill, decode)."""
     tdp_w: Array
     usd_per_token: Array
+    """Cost of an output token, both pools."""
     tokens_per_s: Array
     """Output tokens per second of one decode group, `B/t`."""
     tokens_per_s_per_sm: Array
@@ -82,7 +83,7 @@ def assess(
     prefill_sms, decode_sms = pools.devices * design.sm_count
     busy_s = services.device_seconds_per_token
     device_w = MS_PER_S * services.device_j / services.time_ms
-    cluster_w = device_w + MS_PER_S * services.cluster_j / services.time_ms
+    wall_w = device_w + MS_PER_S * services.cluster_j / services.time_ms
     return Metrics(
         services=services,
         tdp_w=tdp_w,
@@ -90,7 +91,7 @@ def assess(
         tokens_per_s=decode_per_s,
         tokens_per_s_per_sm=decode_per_s / decode_sms,
         prefill_tokens_per_s_per_sm=prefill_per_s * prompt_tokens / prefill_sms,
-        joules_per_token=jnp.sum(busy_s * cluster_w),
+        joules_per_token=jnp.sum(busy_s * wall_w),
         power_w=jnp.sum(busy_s * device_w) / jnp.sum(busy_s),
         bill_of_materials=bill_of_materials(design, technology),
         yearly_cost=yearly_cost(design, tdp_w, technology),
@@ -134,23 +135,3 @@ def evaluate(
         workload.traffic.prompt_tokens,
         scalar(die_area_max_mm2),
     )
-
-
-def applying_limits(workload: Workload, *, has_die_area_max: bool) -> dict[str, bool]:
-    """Limits that do not concern every study: name -> whether it does this one."""
-    prefill, decode = serves(workload)
-    return {
-        "die_area_max": has_die_area_max,
-        "clock_prefill": prefill,
-        "clock_decode": decode,
-        "memory_prefill": prefill,
-        "memory_decode": decode,
-        "ttft": prefill and float(workload.slo.ttft_ms) < NO_LIMIT_MS,
-        "tbt": decode and float(workload.slo.tbt_ms) < NO_LIMIT_MS,
-    }
-
-
-def serves(workload: Workload) -> tuple[bool, bool]:
-    """Whether the workload has a prefill and a decode phase at all."""
-    prefill = workload.pools != "decode"
-    return prefill, float(workload.traffic.output_tokens) > 1.0

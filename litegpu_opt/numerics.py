@@ -1,13 +1,12 @@
 """One numerical setting for the whole package: double precision.
 
-A certificate of 1e-9 cannot be stated in single precision, so every module
-that builds JAX values imports this one. Sweeps cast down explicitly.
+A certificate of 1e-9 cannot be stated in single precision. Packages with JAX
+values import this module first.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cache, wraps
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import jax
@@ -50,9 +49,9 @@ def _supported_options() -> dict[str, bool]:
 def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
     """`jax.jit` with options that compile a long scalar program quickly.
 
-    Threads that call it before it is compiled wait for the first one instead of compiling again.
+    Threads that call it together wait for the first call, instead of each compiling the program.
     """
-    first_call = Lock()
+    first_call, ready = Lock(), Event()
 
     @cache
     def program() -> Callable[..., Result]:
@@ -61,7 +60,12 @@ def compiled(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(function)
     def call(*args: Any) -> Result:
-        with first_call if not program.cache_info().hits else nullcontext():
-            return program()(*args)
+        if not ready.is_set():
+            with first_call:
+                if not ready.is_set():
+                    result = program()(*args)
+                    ready.set()
+                    return result
+        return program()(*args)
 
     return call

@@ -55,7 +55,7 @@ def serve(
     """
     rates = peak_rates(design, clock_ghz, technology)
     energy = energy_costs(design, clock_ghz, technology)
-    prices, interconnect = technology.prices, technology.interconnect
+    prices = technology.prices
     operators = pool.operators
 
     times = operator_times(operators, batch, rates, technology.execution)
@@ -77,11 +77,10 @@ def serve(
         + dynamic_energy_j(operators, batch, energy)
         + energy.network_j_per_gb * sent_gb
     )
-    far_pj_per_bit = interconnect.pj_per_bit + interconnect.switch_pj_per_bit
     cluster_j = (
         prices.host_power_share * tdp_w * owned_s
         + energy.idle_w * idle_s
-        + JOULE_PER_GB_PJ_BIT * far_pj_per_bit * wire_gb
+        + JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * wire_gb
     )
     usd = usd_per_second * owned_s + usd_per_joule(technology) * (device_j + cluster_j)
     device_executions_per_token = pool.devices * pool.executions_per_token / batch

@@ -1,15 +1,11 @@
-"""Strict numerics for every test, and two devices so that parallel code is exercised."""
+"""Strict numerics for every test."""
 
-import os
+import jax
+from hypothesis import HealthCheck, settings
 
-
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-
-import jax  # noqa: E402 - the flag must be set before JAX starts
-from hypothesis import HealthCheck, settings  # noqa: E402
+from litegpu_opt import numerics  # noqa: F401 - switches double precision on
 
 
-jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

@@ -598,7 +598,7 @@ def test_the_decode_pool_agrees_with_a_geometric_program_written_by_hand(small, 
     values["memory_gb"] *= 1.3
     free = ("batch_decode", "clock_decode_ghz")
     held = hold(branch, {v: values[v] for v in VARIABLES if v not in free})
-    machine = np.array([limit.of_machine for limit in LIMITS])
+    machine = np.array([limit.kind in ("machine", "rated") for limit in LIMITS])
     of_prefill = ("clock_prefill", "memory_prefill", "ttft")
     prefill = np.array([limit.name in of_prefill for limit in LIMITS])
     applies = np.asarray(branch.applies) & ~machine & ~prefill

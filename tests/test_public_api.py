@@ -34,6 +34,17 @@ def test_verbs_stay_functions_whatever_is_imported_first():
     )
 
 
+@pytest.mark.parametrize("module", ["optimizer.interior", "machine.power", "serving"])
+def test_modules_with_jax_values_are_in_double_precision(module):
+    # tests/conftest.py switches it on for this process, so look at another
+    code = f"import litegpu_opt.{module}, jax.numpy as jnp; print(jnp.ones(1).dtype)"
+    assert run(code) == "float64\n"
+
+
+def test_the_readme_is_finished():
+    assert "@@" not in README.read_text("utf-8")
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         litegpu_opt.optimise  # noqa: B018 - the access is the test

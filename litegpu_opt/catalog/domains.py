@@ -39,13 +39,13 @@ _AT_LEAST = {
     "process.sm_built_per_enabled": 1.0,
     "memory.sites_per_stack": 1.0,
     "cooling.pue": 1.0,
+    "process.wafer_diameter_mm": 150.0,
     "execution.overlap_exponent": 1.0,
 }
 
 _ABOVE_ZERO = (
     "process.clustering",
     "process.wafer_usd",
-    "process.wafer_diameter_mm",
     "process.field_long_mm",
     "process.field_short_mm",
     "process.sm_mm2",

@@ -127,9 +127,7 @@ def _override(name: str, value: Any, where: str) -> Record:
     known = _units()
     if name not in known:
         raise _unknown_value(name, where)
-    if isinstance(value, Record):
-        return value
-    record = read_record(value, known[name], where)
+    record = value if isinstance(value, Record) else read_record(value, known[name], where)
     check_domain(name, record.value, where)
     return record
 

@@ -56,12 +56,12 @@ def die_usd(design: Design, technology: Technology) -> Array:
 def bill_of_materials(design: Design, technology: Technology) -> BillOfMaterials:
     """Package cost, chip-last 2.5D assembly.
 
-    Interposer `c A_int / exp(-D A_int)` with `A_int = 1.1 (k A + footprint N_s)`; every die and
+    Interposer `c A_int / exp(-D A_int)`, `A_int = share (k A + footprint N_s)`; every die and
     stack is bonded with yield y, so good parts are scrapped at `y^-(k + N_s) - 1` of their cost.
     """
     memory, package = technology.memory, technology.package
     dies, stacks = design.dies_per_package, design.memory_stacks
-    mounted_mm2 = dies * design.die_area_mm2 + memory.footprint_mm2_per_stack * stacks
+    mounted_mm2 = design.silicon_mm2 + memory.footprint_mm2_per_stack * stacks
     interposer_mm2 = package.interposer_per_area * mounted_mm2
     interposer_defects = package.interposer_defects_per_cm2 * interposer_mm2 / 100.0
     dies_usd = dies * die_usd(design, technology)
@@ -93,10 +93,8 @@ def provisioned_w(tdp_w: Array, design: Design, technology: Technology) -> Array
     """IT power provisioned per device, W: TDP with its share of the host, and the far half of
     its links: the other end and the switch.
     """
-    interconnect = technology.interconnect
-    far_pj_per_bit = interconnect.pj_per_bit + interconnect.switch_pj_per_bit
     return (1.0 + technology.prices.host_power_share) * tdp_w + (
-        JOULE_PER_GB_PJ_BIT * far_pj_per_bit * design.network_gb_s
+        JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * design.network_gb_s
     )
 
 

@@ -26,15 +26,7 @@ class Design(eqx.Module):
     dies_per_package: Array = eqx.field(converter=scalar, default=1.0)
     """Compute dies joined in one package (discrete)."""
 
-
-DESIGN_UNITS = {
-    "die_area_mm2": "mm^2",
-    "sm_count": "",
-    "clock_ghz": "GHz",
-    "memory_stacks": "",
-    "memory_gb": "GB",
-    "network_gb_s": "GB/s",
-    "aspect_ratio": "",
-    "dies_per_package": "",
-}
-"""Unit of every field of `Design`."""
+    @property
+    def silicon_mm2(self) -> Array:
+        """Compute silicon of the package."""
+        return self.die_area_mm2 * self.dies_per_package

@@ -54,7 +54,6 @@ def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> En
     """
     process, package = technology.process, technology.package
     v2 = relative_voltage(clock_ghz, technology) ** 2
-    silicon_mm2 = design.die_area_mm2 * design.dies_per_package
     remote_share = (design.dies_per_package - 1.0) / design.dies_per_package
     memory_pj_per_bit = (
         technology.memory.pj_per_bit
@@ -66,9 +65,9 @@ def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> En
         fp8_j_per_tflop=process.pj_per_flop_fp8 * v2,
         memory_j_per_gb=JOULE_PER_GB_PJ_BIT * memory_pj_per_bit,
         network_j_per_gb=JOULE_PER_GB_PJ_BIT * technology.interconnect.pj_per_bit,
-        idle_w=process.idle_w_per_mm2 * silicon_mm2,
+        idle_w=process.idle_w_per_mm2 * design.silicon_mm2,
         clock_tree_w=process.clock_tree_w_per_mm2
-        * silicon_mm2
+        * design.silicon_mm2
         * clock_ghz
         / process.reference_clock_ghz
         * v2,
@@ -106,5 +105,4 @@ def thermal_design_power_w(design: Design, technology: Technology) -> Array:
 
 def thermal_limit_w(design: Design, technology: Technology) -> Array:
     """What the cooler carries away, W: W/mm2 of die times the package's silicon."""
-    silicon_mm2 = design.die_area_mm2 * design.dies_per_package
-    return technology.cooling.limit_w_per_mm2 * silicon_mm2
+    return technology.cooling.limit_w_per_mm2 * design.silicon_mm2

@@ -53,7 +53,7 @@ def die_link_edge_mm(design: Design, technology: Technology) -> Array:
 
 def blocks(design: Design, technology: Technology) -> Blocks:
     """Area of one die by block, mm2: SMs (with spares), L2 and crossbar in proportion to them,
-    memory and network PHYs, die-to-die link, and a part that does not shrink (PHYSICS 2.1 values).
+    memory and network PHYs, die-to-die link, and a part that does not shrink.
     """
     process, memory, package = technology.process, technology.memory, technology.package
     dies = design.dies_per_package

@@ -85,6 +85,11 @@ class Interconnect(eqx.Module):
     floor_gb_s: Array = leaf()
     port_gb_s: Array = leaf()
 
+    @property
+    def far_pj_per_bit(self) -> Array:
+        """Energy of a bit beyond the device: the other end of its link, and the switch."""
+        return self.pj_per_bit + self.switch_pj_per_bit
+
 
 class Package(eqx.Module):
     """Substrate, interposer, assembly, and the link between dies of one package."""

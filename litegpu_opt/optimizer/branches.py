@@ -9,8 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..evaluation import applying_limits, serves
-from ..limits import LIMIT_NAMES, LIMITS
+from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
 from ..machine.design import Design
 from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
@@ -43,8 +42,9 @@ def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
     A phase that the workload does not have gets one device.
     """
     degrees = workload.transformer.tensor_parallel_degrees(limit)
-    prefill, decode = serves(workload)
-    return list(itertools.product(degrees if prefill else (1,), degrees if decode else (1,)))
+    prefill = degrees if workload.serves_prefill else (1,)
+    decode = degrees if workload.serves_decode else (1,)
+    return list(itertools.product(prefill, decode))
 
 
 def stacked_pools(
@@ -60,7 +60,7 @@ def stacked_pools(
     pools = {}
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
-        if serves(workload)[0]:
+        if workload.serves_prefill:
             busiest_gb = np.asarray(handover_gb(workload, *pair))
             sender = eqx.tree_at(lambda pool: pool.handover_gb_per_seq, sender, busiest_gb)
         pools[pair] = jax.tree.map(lambda *leaves: np.stack(leaves), sender, receiver)
@@ -78,8 +78,9 @@ def _mask(names: Iterable[str], excluded: Iterable[str]) -> np.ndarray:
 
 def _idle_variables(workload: Workload) -> tuple[str, ...]:
     """Variables of a phase that the workload does not have."""
-    prefill, decode = serves(workload)
-    return (() if prefill else PREFILL_VARIABLES) + (() if decode else DECODE_VARIABLES)
+    prefill = () if workload.serves_prefill else PREFILL_VARIABLES
+    decode = () if workload.serves_decode else DECODE_VARIABLES
+    return prefill + decode
 
 
 def undominated_aspects(
@@ -115,7 +116,7 @@ def candidate_branches(
     """All branches of one class of accelerators on one workload."""
     off = {
         name
-        for name, applies in applying_limits(
+        for name, applies in limits_that_apply(
             workload, has_die_area_max=die_area_max_mm2 is not None
         ).items()
         if not applies
@@ -164,11 +165,10 @@ def existing_branches(
 
     Limits of the machine do not apply (it was built), but for its clock and its rated power.
     """
-    rated = ("rated_compute_phase", "rated_memory_phase")
-    off = {limit.name for limit in LIMITS if limit.of_machine and limit.name not in rated}
+    off = {limit.name for limit in LIMITS if limit.kind == "machine"}
     off |= {
         limit
-        for limit, applies in applying_limits(workload, has_die_area_max=False).items()
+        for limit, applies in limits_that_apply(workload, has_die_area_max=False).items()
         if not applies
     }
     applies = _mask(LIMIT_NAMES, off)

@@ -21,7 +21,7 @@ from .branches import (
     stack,
     stacked_pools,
 )
-from .lanes import Outcome, solve_lanes
+from .lanes import Outcome, put, solve_lanes
 from .problem import VARIABLES, Branch
 from .result import Starts
 
@@ -236,7 +236,7 @@ def _look_again(
     costless = solve(
         _weighed(_take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
     )
-    proofs = _put(outcome.infeasibility, rows, costless.infeasibility)
+    proofs = put(outcome.infeasibility, rows, costless.infeasibility)
     outcome = eqx.tree_at(lambda o: o.infeasibility, outcome, proofs)
     possible = solved(costless)
     rows = rows[possible]
@@ -256,15 +256,9 @@ def _look_again(
     )
     better = solved(weighed)
     weighed, rows = _take(weighed, better), rows[better]
-    return jax.tree.map(lambda old, new: _put(old, rows, new), outcome, weighed)
+    return jax.tree.map(lambda old, new: put(old, rows, new), outcome, weighed)
 
 
 def _weighed(branches: Branch, weight: float) -> Branch:
     """The same branches with the objective times a weight."""
     return eqx.tree_at(lambda b: b.objective, branches, weight * np.asarray(branches.objective))
-
-
-def _put(leaf: AnyArray, rows: np.ndarray, values: AnyArray) -> np.ndarray:
-    changed = np.array(leaf)
-    changed[rows] = values
-    return changed

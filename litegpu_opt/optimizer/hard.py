@@ -20,7 +20,6 @@ class HardOptimum:
 
     value: float
     bound: float
-    branch: int
 
 
 def search_hard(
@@ -48,7 +47,4 @@ def search_hard(
             bounds[n][branch] = max(bounds[n][branch], outcome.hard_bound[row])
             if feasible[row]:
                 values[n][branch] = min(values[n][branch], outcome.hard_value[row])
-    return {
-        n: HardOptimum(float(values[n].min()), float(bounds[n].min()), int(values[n].argmin()))
-        for n in chosen
-    }
+    return {n: HardOptimum(float(values[n].min()), float(bounds[n].min())) for n in chosen}

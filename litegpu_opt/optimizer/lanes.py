@@ -162,6 +162,13 @@ def _chunked(program: Callable, lanes: tuple, *constants: Array):
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *chunks)
 
 
+def put(leaf: AnyArray, rows: np.ndarray, values: AnyArray) -> np.ndarray:
+    """A copy of a leaf with some lanes replaced."""
+    changed = np.array(leaf)
+    changed[rows] = values
+    return changed
+
+
 def solve_lanes(
     branches: Branch,
     starts: AnyArray,
@@ -188,7 +195,7 @@ def solve_lanes(
     for steps in STEPS_PER_ROUND:
         take = partial(jax.tree.map, lambda leaf, rows=active: leaf[rows])
         moved = _chunked(_advance, (take(branches), take(states)), sharp, jnp.asarray(steps))
-        jax.tree.map(lambda old, new, rows=active: old.__setitem__(rows, new), states, moved)
+        states = jax.tree.map(lambda old, new, rows=active: put(old, rows, new), states, moved)
         active = active[~moved.done]
         progress(len(starts) - len(active))
         if not active.size:

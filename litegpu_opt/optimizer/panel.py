@@ -14,7 +14,7 @@ from ..limits import LIMIT_NAMES
 from ..study import Study
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
-from .groups import CONVERGED, Ended, Group, Progress, search, study_groups, study_workloads
+from .groups import Ended, Group, Progress, search, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Solved, search_buildable
 from .problem import PHYSICAL, VARIABLES
@@ -110,14 +110,12 @@ def _optima(
             baselines[n] = Baseline(groups[n].name, runs[n], soft)
             continue
         residual = float(ended[n].at_best_start(ended[n].lanes.residual)[ended[n].best])
-        shown = soft.gap <= GAP_SHOWN and residual <= CONVERGED
-        elasticities, slopes = sensitivities[n] if shown else ({}, {})
+        elasticities, slopes = sensitivities[n] if soft.gap <= GAP_SHOWN else ({}, {})
         optima[n] = Optimum(
             name=groups[n].name,
             run=runs[n],
             soft=soft,
             hard=Certified(usd_per_million(hard[n].value), usd_per_million(hard[n].bound)),
-            hard_choice=groups[n].branches[hard[n].branch][0],
             kkt_residual=residual,
             multipliers={
                 name: float(value) if value > NEGLIGIBLE else 0.0

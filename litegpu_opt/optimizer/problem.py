@@ -20,13 +20,18 @@ from ..serving import Service, serve_pools, usd_per_token
 from ..workload.pool import Pool
 
 
-VARIABLES = (
+DESIGN_VARIABLES = (
     "die_area_mm2",
     "sm_count",
     "clock_ghz",
     "memory_stacks",
     "memory_gb",
     "network_gb_s",
+)
+"""Continuous fields of `Design`."""
+
+VARIABLES = (
+    *DESIGN_VARIABLES,
     "tdp_w",
     "batch_prefill",
     "batch_decode",
@@ -34,8 +39,6 @@ VARIABLES = (
     "clock_decode_ghz",
 )
 """Continuous variables, in the order of every vector of the optimiser."""
-
-DESIGN_VARIABLES = VARIABLES[:6]
 
 BOX = {
     "die_area_mm2": (10.0, 860.0),

@@ -75,8 +75,6 @@ class Optimum:
     soft: Certified
     hard: Certified
     """The hard roofline: its best design in the same space, and its own bound."""
-    hard_choice: Choice
-    """Branch of the best design under the hard roofline."""
     kkt_residual: float
     multipliers: dict[str, float]
     """Limit -> elasticity: with 1 % more of it, the cost per token falls by this many %."""

@@ -11,10 +11,6 @@ from .problem import VARIABLES, Branch
 from .result import Shortfall
 
 
-STUDY_LIMITS = ("die_area_max", "ttft", "tbt")
-"""Limits that a study sets; the others are physics or market."""
-
-
 def search_shortfalls(
     groups: Sequence[Group], ended: Sequence[Ended], progress: Progress
 ) -> dict[int, tuple[Shortfall, ...]]:
@@ -27,7 +23,7 @@ def search_shortfalls(
     rows = [
         (n, limit, push(branch, limit))
         for n in stuck
-        for limit in STUDY_LIMITS
+        for limit in (item.name for item in LIMITS if item.set_by_study)
         for _, branch in groups[n].branches
         if bool(branch.applies[LIMIT_NAMES.index(limit)])
     ]

@@ -10,7 +10,7 @@ from .. import __version__
 from ..catalog import Accelerator
 from ..deployment import Deployment
 from ..errors import UserError
-from ..evaluation import Metrics, evaluate, serves
+from ..evaluation import Metrics, evaluate
 from ..execution.roofline import HardRoof, Roof, SoftRoof
 from ..workload.phases import PHASES
 from ..workload.pool import build_pools
@@ -75,7 +75,7 @@ def _breakdown(
     )
     totals = np.asarray(times.total_ms(roof))
     phases: dict[str, list[dict[str, Any]] | None] = {}
-    for index, (phase, served) in enumerate(zip(PHASES, serves(workload), strict=True)):
+    for index, (phase, served) in enumerate(zip(PHASES, workload.served, strict=True)):
         operators = pools[index].operators
         repeats = np.asarray(operators.repeats)
         phases[phase] = (

@@ -5,16 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation import Metrics, applying_limits, serves
-from ..limits import LIMITS
+from ..evaluation import Metrics
+from ..limits import LIMITS, limits_that_apply
 from ..optimizer.result import TOKENS_PER_MILLION
 from ..workload.memory import weight_bytes_per_device
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 
-
-SERVICE_LIMITS = ("memory_prefill", "memory_decode", "ttft", "tbt")
-"""Limits whose violation means that a machine cannot serve; the others are about building it."""
 
 TOLERANCE = 1e-6
 """Relative excess that is still within a limit: an optimum lies on its limits."""
@@ -37,7 +34,7 @@ def metrics_json(
     - `metrics`: of one point, with JAX or NumPy leaves.
     - `design`, `deployment`: their fields by name.
     """
-    prefill, decode = serves(workload)
+    prefill, decode = workload.served
     services = metrics.services
     memory = {
         pool: _memory(metrics, workload, deployment, index) if served else None
@@ -88,7 +85,7 @@ def _memory(
 
 
 def _violations(metrics: Metrics, workload: Workload) -> list[dict[str, Any]]:
-    applies = applying_limits(workload, has_die_area_max=False)
+    applies = limits_that_apply(workload, has_die_area_max=False)
     uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
     return [
         {
@@ -99,7 +96,7 @@ def _violations(metrics: Metrics, workload: Workload) -> list[dict[str, Any]]:
             "shortfall": float(use - allowed),
         }
         for limit, use, allowed in zip(LIMITS, uses, limits, strict=True)
-        if limit.name in SERVICE_LIMITS
+        if limit.kind == "service"
         and applies.get(limit.name, True)
         and use > allowed * (1.0 + TOLERANCE)
     ]

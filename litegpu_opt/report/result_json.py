@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import __version__
 from ..catalog import Record, load_accelerator, provenance
-from ..evaluation import serves
 from ..optimizer.groups import study_technologies
 from ..optimizer.problem import DESIGN_VARIABLES
 from ..optimizer.result import (
@@ -21,6 +20,7 @@ from ..optimizer.result import (
     WorkloadResult,
 )
 from ..study import Study, resolved_toml, study_hash
+from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .findings import findings
 from .metrics_json import metrics_json
@@ -106,7 +106,7 @@ def _run(run: Run, workload: Workload) -> dict[str, Any]:
         "clock_prefill_ghz": values["clock_prefill_ghz"],
         "clock_decode_ghz": values["clock_decode_ghz"],
     }
-    for phase, served in zip(("prefill", "decode"), serves(workload), strict=True):
+    for phase, served in zip(PHASES, workload.served, strict=True):
         if not served:  # a phase that is not asked for has no deployment
             deployment |= {key: None for key in deployment if phase in key}
     return (

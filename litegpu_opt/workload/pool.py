@@ -50,7 +50,7 @@ def prefill_pool(
     has no limit.
     """
     model, precision = workload.transformer, workload.precision
-    served = workload.pools == "prefill+decode"
+    served = workload.serves_prefill
     kv_gb = kv_bytes_per_token(model, precision, tp) / GIGA
     weights_gb = weight_bytes_per_device(model, precision, tp) / GIGA
     return Pool(
@@ -71,7 +71,6 @@ def decode_pool(workload: Workload, tp: int, collective: str = "ring") -> Pool:
     """
     model, precision = workload.transformer, workload.precision
     prompt, output = workload.traffic.prompt_tokens, workload.traffic.output_tokens
-    with_prefill = workload.pools == "prefill+decode"
     return Pool(
         operators=decode_operators(workload, tp, collective),
         devices=tp,
@@ -79,7 +78,7 @@ def decode_pool(workload: Workload, tp: int, collective: str = "ring") -> Pool:
         kv_gb_per_seq=kv_bytes_per_token(model, precision, tp) / GIGA * (prompt + output),
         sent_gb_per_seq=0.0,
         handover_gb_per_seq=0.0,
-        executions_per_token=(output - 1) / output if with_prefill else 1.0,
+        executions_per_token=(output - 1) / output if workload.serves_prefill else 1.0,
         limit_ms=workload.slo.tbt_ms,
     )
 

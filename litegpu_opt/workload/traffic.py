@@ -44,6 +44,21 @@ class Workload(eqx.Module):
     pools: str = eqx.field(static=True)
     """`prefill+decode`, or `decode` where prefill is somebody else's business."""
 
+    @property
+    def serves_prefill(self) -> bool:
+        """Whether there is a prefill phase."""
+        return self.pools == "prefill+decode"
+
+    @property
+    def serves_decode(self) -> bool:
+        """Whether there is a decode phase: prefill makes the first token."""
+        return float(self.traffic.output_tokens) > 1.0
+
+    @property
+    def served(self) -> tuple[bool, bool]:
+        """Both, in the order of `PHASES`."""
+        return self.serves_prefill, self.serves_decode
+
 
 def make_workload(
     transformer: Transformer,

@@ -97,11 +97,6 @@ class Transformer:
         """Parameters that take part in one token: all of them in a dense model."""
         return self.parameters_total
 
-    @property
-    def kv_values_per_token_per_layer(self) -> int:
-        """Numbers cached for a token in one layer: 2 k e (one key and one value per head)."""
-        return 2 * self.kv_heads * self.head_dim
-
     def tensor_parallel_degrees(self, limit: int) -> tuple[int, ...]:
         """Degrees up to `limit` that split both the query heads and the feed-forward width."""
         common = math.gcd(self.heads, self.ffn)
