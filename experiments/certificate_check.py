@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
-from litegpu_opt.machine.power import rated_power_w
+from litegpu_opt.machine.power import thermal_design_power_w
 from litegpu_opt.machine.silicon import blocks, field_area_mm2
 from litegpu_opt.numerics import compiled
 from litegpu_opt.optimizer.branches import hold, stack
@@ -72,7 +72,7 @@ def draw(key, branch, optimum):
     sm_mm2 = one.sm_mm2 + one.l2_mm2 + one.crossbar_mm2
     room = 1.0 + (design.die_area_mm2 - one.total_mm2) / sm_mm2
     x = put(x, "sm_count", jnp.clip(get(x, "sm_count"), 1.0, jnp.maximum(room, 1.0)))
-    x = put(x, "tdp_w", jnp.maximum(*rated_power_w(design_at(x, branch), technology)))
+    x = put(x, "tdp_w", thermal_design_power_w(design_at(x, branch), technology))
     usable_gb = technology.execution.memory_usable_share * get(x, "memory_gb")
     fit = (usable_gb - branch.pools.weights_gb) / branch.pools.kv_gb_per_seq
     for pool, phase in enumerate(("prefill", "decode")):

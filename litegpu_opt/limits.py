@@ -42,7 +42,8 @@ LIMITS = (
     Limit("stack_capacity_min", "GB", "machine", "the smallest stacks against the memory"),
     Limit("clock_max", "GHz", "machine", "clock against what the process sustains"),
     Limit("network_floor", "GB/s", "machine", "host and KV traffic against the network bandwidth"),
-    Limit("rated_compute_phase", "W", "rated", "power of a compute-heavy phase against the TDP"),
+    Limit("rated_bf16_phase", "W", "rated", "power of a compute-heavy bf16 phase against the TDP"),
+    Limit("rated_fp8_phase", "W", "rated", "power of a compute-heavy fp8 phase against the TDP"),
     Limit("rated_memory_phase", "W", "rated", "power of a memory-heavy phase against the TDP"),
     Limit("thermal", "W", "machine", "TDP against what the cooler carries off the dies"),
     Limit("package_power", "W", "machine", "TDP against what a package is built for"),
@@ -73,7 +74,7 @@ def uses_and_limits(
     Each use is a (generalised) posynomial and each limit a monomial of the design variables.
     """
     process, memory = technology.process, technology.memory
-    compute_phase_w, memory_phase_w = rated_power_w(design, technology)
+    bf16_phase_w, fp8_phase_w, memory_phase_w = rated_power_w(design, technology)
     usable_gb = technology.execution.memory_usable_share * design.memory_gb
     pairs = {
         "block_area": (blocks(design, technology).total_mm2, design.die_area_mm2),
@@ -84,7 +85,8 @@ def uses_and_limits(
         "stack_capacity_min": (memory.stack_min_gb * design.memory_stacks, design.memory_gb),
         "clock_max": (design.clock_ghz, process.max_clock_ghz),
         "network_floor": (technology.interconnect.floor_gb_s, design.network_gb_s),
-        "rated_compute_phase": (compute_phase_w, tdp_w),
+        "rated_bf16_phase": (bf16_phase_w, tdp_w),
+        "rated_fp8_phase": (fp8_phase_w, tdp_w),
         "rated_memory_phase": (memory_phase_w, tdp_w),
         "thermal": (tdp_w, thermal_limit_w(design, technology)),
         "package_power": (tdp_w, technology.cooling.limit_package_w),

@@ -18,6 +18,7 @@ starts = 2
 
 [technology]
 cooling = ["liquid"]
+overrides = { "prices.interest" = 0.09 }
 
 [space]
 tensor_parallel_max = 2
@@ -42,8 +43,22 @@ prompt_tokens = 1500
 output_tokens = 500
 ttft = "1 s"
 tbt = "0.01 ms"
+
+[[baseline]]
+accelerator = "h100-sxm"
+
+[[baseline]]
+accelerator = "shrunk.toml"
 """
 """Three candidates; nobody can meet the second workload's time between tokens."""
+
+SHRUNK = """
+extends = "h100-sxm"
+
+[design]
+die_area = "203.5 mm^2"
+"""
+"""A chip that cannot be built: the blocks of an H100 on a quarter of its area."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,7 @@ def _search(make_folder: pytest.TempPathFactory, config: pytest.Config) -> Finis
     folder = make_folder.mktemp("search")
     study, out = folder / "small.toml", folder / "out"
     study.write_text(STUDY)
+    (folder / "shrunk.toml").write_text(SHRUNK)
     compiled = config.rootpath / ".pytest_cache" / "compiled"
     done = run("optimize", str(study), "--json", "--out", str(out), cache=compiled)
     return Finished(done.returncode, done.stdout, done.stderr, out, study)

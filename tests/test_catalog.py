@@ -92,7 +92,8 @@ def test_entries_differ_only_where_they_say():
     )
     assert {field for field in cpo if cpo[field] != ethernet[field]} == {"switch_usd_per_gbit_s"}
     cost, price = catalog.records("prices", "cost"), catalog.records("prices", "price")
-    assert {field for field in cost if cost[field] != price[field]} == {"gross_margin"}
+    changed = {field for field in cost if cost[field] != price[field]}
+    assert changed == {"gross_margin", "nre_charged"}
 
 
 def test_technology_holds_what_provenance_says():
@@ -120,6 +121,20 @@ def test_technology_holds_what_provenance_says():
 )
 def test_spellings_of_an_override(overrides):
     assert catalog.override_records(overrides)["memory.usd_per_gb"].value == 12
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"process.wafer_edge_mm": 110}, "does not fit on a wafer"),
+        ({"process.field_long_mm": 400}, "does not fit on a wafer"),
+        ({"memory.stack_min_gb": 100}, "stack_min_gb is above stack_max_gb"),
+    ],
+)
+def test_values_that_do_not_go_together(overrides, message):
+    # a die at the rim has no dies per wafer, and then a certificate would not hold
+    with pytest.raises(UserError, match=message):
+        catalog.technology(overrides)
 
 
 @pytest.mark.parametrize(

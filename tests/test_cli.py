@@ -12,7 +12,7 @@ import panel_fixture
 import pytest
 
 from litegpu_opt.cli import main
-from litegpu_opt.report.findings import shortfall_text
+from litegpu_opt.report.findings import infeasible_texts
 
 
 _WORDS = "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --batch 1 --prompt 1500"
@@ -27,6 +27,10 @@ METRICS = {
     "usd_per_million_tokens",
     "joules_per_token",
     "power_w",
+    "power_prefill_w",
+    "power_decode_w",
+    "unit_price_usd",
+    "usd_per_device_hour",
     "die_area_mm2",
     "unit_cost_usd",
     "memory_required_gb",
@@ -213,6 +217,53 @@ def test_price_basis_costs_more(call, ideal):
         strict_json(out)["usd_per_million_tokens"]
         > strict_json(ideal.stdout)["usd_per_million_tokens"]
     )
+
+    content = strict_json(out)
+    assert content["unit_price_usd"] == pytest.approx(content["unit_cost_usd"] / (1 - 0.75))
+    cost = strict_json(ideal.stdout)
+    assert cost["unit_price_usd"] == pytest.approx(cost["unit_cost_usd"])
+    assert content["usd_per_device_hour"] > cost["usd_per_device_hour"] > 0.1
+
+
+def test_an_impossible_chip_is_not_feasible(call, tmp_path):
+    path = tmp_path / "shrunk.toml"
+    path.write_text(panel_fixture.SHRUNK)
+    words = replaced("--accelerator", str(path))
+    _, out, _ = call(*words, "--json")
+    content = strict_json(out)
+    assert content["feasible"] is False
+    worst = {row["name"]: row for row in content["violations"]}["block_area"]
+    assert worst["limit"] == 203.5 and worst["use"] > 700
+    _, out, _ = call(*words)
+    assert re.search(r"Cannot be built as described: block_area needs 7\d\d", " ".join(out.split()))
+    _, out, _ = call("catalog", "accelerators", str(path))
+    assert re.search(r"need 7[\d.]+ mm2 of 203\.5: it cannot be built", " ".join(out.split()))
+
+
+def test_prefill_batch_has_a_default_of_its_own(call):
+    _, out, _ = call(*replaced("--batch", "8"), "--json")
+    content = strict_json(out)
+    assert content["inputs"]["batch_prefill"] == {"value": 1, "unit": "", "origin": "default"}
+    assert content["deployment"]["batch_prefill"] == 1
+
+
+def test_power_of_each_phase_is_held_against_the_tdp(call):
+    long_prompt = replaced("--batch", "64")
+    _, out, _ = call(*long_prompt, "--json", "--execution", "ideal", "--batch-prefill", "8")
+    content = strict_json(out)
+    low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
+    assert 0 < low <= content["power_w"] <= high
+    _, text, _ = call(*long_prompt, "--execution", "ideal", "--batch-prefill", "8")
+    assert ("above the TDP" in text) == (high > content["tdp_w"])
+    _, out, _ = call(*replaced("--output", "1"), "--json")
+    assert strict_json(out)["power_decode_w"] is None
+
+
+def test_latencies_are_not_counted_in_ideal_execution(call):
+    _, out, _ = call(*EVALUATE, "--execution", "ideal", "--breakdown")
+    assert "not counted" in out
+    _, out, _ = call(*EVALUATE, "--breakdown")
+    assert "not counted" not in out
 
 
 @pytest.mark.parametrize("width", ["60", "120", "200"])
@@ -408,8 +459,9 @@ def test_optimize_json_has_the_promised_keys(finished):
         }
         assert optimum["buildable"].keys() >= {"design", "deployment", "objective", "gap"}
         assert optimum["design"].keys() >= {"aspect_ratio", "dies_per_package", "sm_count"}
-    (baseline,) = first["baselines"]
-    assert baseline["name"] == "h100-sxm" and baseline.keys() >= METRICS
+    assert [baseline["name"] for baseline in first["baselines"]] == ["h100-sxm", "shrunk"]
+    for baseline in first["baselines"]:
+        assert baseline.keys() >= METRICS
 
 
 def test_optima_respect_limits_and_bounds(finished):
@@ -444,6 +496,20 @@ def test_another_study_in_the_folder_is_refused(call, finished, tmp_path):
     assert code == 2 and "is not a folder" in err
 
 
-def test_a_shortfall_that_nothing_mends_says_so():
-    stated = {"limit": "ttft", "unit": "ms", "allowed": 1.0, "reachable": None}
-    assert "alone does not help" in shortfall_text(stated)
+def test_only_limits_whose_relaxation_helps_are_named():
+    useless = {"limit": "ttft", "unit": "ms", "allowed": 1.0, "reachable": None}
+    useful = {"limit": "tbt", "unit": "ms", "allowed": 1.0, "reachable": 2.0}
+    (text,) = infeasible_texts({"shortfalls": [useless, useful]})
+    assert text.startswith("tbt: ") and "x2" in text
+    for shortfalls in ([], [useless]):
+        assert infeasible_texts({"shortfalls": shortfalls}) == [
+            "no single limit of the study helps; the memory or the group size is too small"
+        ]
+    (text,) = infeasible_texts({"shortfalls": [useless, useless]})
+    assert "several must be relaxed together" in text
+
+
+def test_a_chip_of_the_user_must_be_buildable_as_a_baseline(finished):
+    published, own = finished.content["panel"][0]["baselines"]
+    assert published["feasible"] and not own["feasible"]
+    assert "block_area" in {row["name"] for row in own["violations"]}

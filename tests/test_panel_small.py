@@ -376,7 +376,7 @@ def lattice_around(branch, x, factors):
     points[:, :6] += grid + 1e-6 * np.array([-1.0, -4.0, 0.0, -1.0, 0.0, 1.0])
     for clock in ("clock_prefill_ghz", "clock_decode_ghz"):
         points[:, index[clock]] = points[:, index["clock_ghz"]]
-    rated = [LIMIT_NAMES.index(n) for n in ("rated_compute_phase", "rated_memory_phase")]
+    rated = [i for i, name in enumerate(LIMIT_NAMES) if name.startswith("rated_")]
     uses = np.asarray(_values_of_many(branch, points))[:, 1:]
     points[:, index["tdp_w"]] += uses[:, rated].max(axis=1) + 1e-9
     # batches shrink until they fit; what does not depend on them stays violated

@@ -13,8 +13,8 @@ from litegpu_opt.cli.console import show
 from litegpu_opt.cli.optimize import _exit_code
 from litegpu_opt.report.document import Section, Table, figure, finite, json_text, percent
 from litegpu_opt.report.findings import NOT_MODELLED, findings
-from litegpu_opt.report.markdown import markdown_block, markdown_report
-from litegpu_opt.report.panel import panel_sections
+from litegpu_opt.report.markdown import markdown_block
+from litegpu_opt.report.panel import panel_sections, workload_section
 from litegpu_opt.study import load_study, study_hash
 
 
@@ -108,8 +108,11 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
         assert figure(optimum["objective"]) in text
         assert figure(optimum["buildable"]["objective"]) in text
         assert figure(optimum["tokens_per_dollar"]) in text
-    assert "slack" in text and "Starts converged" in text
-    for subject in ("mixture-of-experts", "trust D"):
+    assert "slack" in text
+    counts = content["trust"]
+    assert counts["user"] == 1 and counts["D"] > 0
+    known = f"Of {sum(counts.values())} technology values"
+    for subject in ("mixture-of-experts", known, f"{counts['D']} trust D", "1 given by the user"):
         assert subject in text
 
 
@@ -135,6 +138,51 @@ def test_findings_turn_round_when_small_dies_win(content):
     text = " ".join(findings(workload))
     assert text.startswith("Small dies win: lite")
     assert "less than reticle" in text and "does not bind" in text
+
+
+def test_a_cheaper_baseline_is_said_first(content):
+    workload = copy.deepcopy(content["panel"][0])
+    best = min(optimum["objective"] for optimum in workload["optima"])
+    h100, shrunk = workload["baselines"]
+    h100["objective"] = 0.8 * best
+    shrunk["objective"] = 0.5 * best
+    first = findings(workload)[0]
+    assert first.startswith("No candidate beats h100-sxm. Cheapest candidate: ")
+    assert "25 % more than h100-sxm" in first
+
+
+def test_what_cannot_be_built_is_said(content):
+    workload = copy.deepcopy(content["panel"][0])
+    workload["optima"][0]["buildable"] = None
+    text = " ".join(findings(workload))
+    assert "lite: no buildable design among the neighbours searched." in text
+    assert "reticle: no buildable" not in text
+    assert "shrunk cannot be built as described: block_area" in text
+    assert "h100-sxm cannot" not in text
+
+
+def test_a_phase_above_the_tdp_is_said(content):
+    workload = copy.deepcopy(content["panel"][0])
+    for entry in (*workload["optima"], *workload["baselines"]):
+        entry |= {"tdp_w": 718.0, "power_prefill_w": 700.0, "power_decode_w": None}
+    assert "above the TDP" not in " ".join(findings(workload))
+    workload["optima"][0]["power_prefill_w"] = 935.0
+    sentence = "lite: prefill draws 935 W, above the TDP of 718 W: a power cap is not modelled yet."
+    assert sentence in findings(workload)
+
+
+def test_overrides_gaps_and_starts_are_shown(content, screen):
+    workload = copy.deepcopy(content["panel"][0])
+    for optimum in workload["optima"]:
+        optimum["gap"] = 1e-10
+    starts = dict(total=196, converged=80, feasible_branches=42, infeasible_branches=56,
+                  beaten_branches=0, open_branches=0, least_agreement=1.0)  # fmt: skip
+    workload["optima"][0]["starts"] = starts
+    text = screen([workload_section(workload)], 200)
+    assert "< 1e-6 %" in text and "not searched" in text
+    assert "lite 80 of 84" in text and "56 proved infeasible" in text
+    text = screen(panel_sections(content), 200)
+    assert re.search(r"prices\.interest +0\.08 -> 0\.09 +file", text)
 
 
 def test_network_is_irrelevant_only_without_groups(content):
@@ -195,7 +243,8 @@ def test_report_has_decision_sources_and_a_way_to_reproduce(finished, content):
         for row in rows:
             assert row["source"] and row["trust"] in "ABCD"
             assert f"| {row['name']} | {row['elasticity']:+.3f} % |" in report
-    assert f"litegpu optimize {finished.study}" in report
+    assert "    litegpu optimize study.toml --out DIR\n" in report
+    assert "|   prices.interest |".replace("   ", " ") in report
     assert content["study_hash"] in report and f"seed {content['seed']}" in report
 
 
@@ -206,7 +255,3 @@ def test_tables_of_the_report_are_rectangular(finished):
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
     assert "\n\n\n\n" not in report
-
-
-def test_report_without_a_study_file_names_no_file(content):
-    assert "    litegpu optimize\n" in markdown_report(content, "litegpu optimize")

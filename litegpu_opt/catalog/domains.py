@@ -4,10 +4,15 @@ Outside them a formula divides by zero or a term stops being log-log convex, and
 then a certificate would claim what does not hold.
 """
 
+import math
+from collections.abc import Mapping
+
 from ..errors import UserError
 
 
 _SHARE = (0.0, 1.0)
+_RIM_ROOM = 1.1
+"""A die of the whole field must stay this much clear of where the wafer holds none."""
 
 _CLOSED = {
     "process.sm_repairable": _SHARE,
@@ -15,6 +20,7 @@ _CLOSED = {
     "process.memory_phy_repairable": _SHARE,
     "process.voltage_slope": _SHARE,
     "prices.interest": _SHARE,
+    "prices.nre_charged": _SHARE,
 }
 """Lowest and highest value, both allowed."""
 
@@ -86,3 +92,19 @@ def check_domain(name: str, value: float, where: str) -> None:
         good, allowed = value >= 0.0, "0 or more"
     if not good:
         raise UserError(f"{value:g} is out of range", where=where, allowed=allowed)
+
+
+def check_together(values: Mapping[str, float]) -> None:
+    """Refuse values that only make sense together. **Raises:** `UserError`."""
+    radius_mm = values["process.wafer_diameter_mm"] / 2.0 - values["process.wafer_edge_mm"]
+    field_mm2 = values["process.field_long_mm"] * values["process.field_short_mm"]
+    pitch_mm = math.sqrt(field_mm2) + values["process.scribe_mm"]
+    if radius_mm <= _RIM_ROOM * math.sqrt(2.0) * pitch_mm:
+        raise UserError(
+            f"a reticle field of {field_mm2:g} mm2 does not fit on a wafer of radius "
+            f"{radius_mm:g} mm inside its edge",
+            where="process",
+            allowed="a larger wafer_diameter_mm, or a smaller wafer_edge_mm or field",
+        )
+    if values["memory.stack_min_gb"] > values["memory.stack_max_gb"]:
+        raise UserError("stack_min_gb is above stack_max_gb", where="memory", allowed="at most it")

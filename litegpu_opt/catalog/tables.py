@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, unknown_name
 from ..files import embedded
 from ..units import shown
-from .domains import check_domain
+from .domains import check_domain, check_together
 from .records import Record, read_record
 
 
@@ -168,7 +168,9 @@ def provenance(overrides: Overrides | None = None, **entries: str) -> dict[str, 
         for table in TABLE_NAMES
         for field, record in records(table, chosen[table]).items()
     }
-    return catalogued | override_records(overrides or {})
+    known = catalogued | override_records(overrides or {})
+    check_together({name: record.value for name, record in known.items()})
+    return known
 
 
 def technology(overrides: Overrides | None = None, **entries: str) -> "Technology":

@@ -45,7 +45,7 @@ def evaluate(
     ] = None,
     batch_prefill: Annotated[
         int | None,
-        Parameter(help="Sequences of a prefill group [default: --batch].", validator=Positive),
+        Parameter(help="Sequences of a prefill group [default: 1].", validator=Positive),
     ] = None,
     ttft: Annotated[
         str | None, Parameter(help='Limit on the time to first token, such as "1 s" [none].')
@@ -94,7 +94,7 @@ def evaluate(
     chip = load_accelerator(given("accelerator", accelerator), "--accelerator")
     degree = given("tp", tp)
     decode_batch = given("batch", batch)
-    prefill_batch = given("batch_prefill", batch_prefill, batch)
+    prefill_batch = given("batch_prefill", batch_prefill, 1)
     workload = make_workload(
         transformer,
         Precision(

@@ -63,7 +63,7 @@ def optimize(
         result = search(asked, report)
     content = panel_json(result, dict.fromkeys(changed, "flag"))
     if out is not None:
-        _write(out, resolved_toml(asked, changed), content, _command(study, changed))
+        _write(out, resolved_toml(asked, changed), content)
     if as_json:
         show_json(content)
     else:
@@ -71,11 +71,6 @@ def optimize(
         if out is not None:
             print(f"\nwritten: {out / 'report.md'}, {out / 'result.json'}, {out / 'study.toml'}")
     return _exit_code(content)
-
-
-def _command(study: str | None, changed: dict[str, int]) -> str:
-    words = ["litegpu", "optimize", *([study] if study else [])]
-    return " ".join([*words, *(f"--{key} {value}" for key, value in changed.items())])
 
 
 def _check_folder(folder: Path, asked_hash: str) -> None:
@@ -105,25 +100,25 @@ def _check_folder(folder: Path, asked_hash: str) -> None:
         )
 
 
-def _write(folder: Path, study_text: str, content: dict[str, Any], command: str) -> None:
+def _write(folder: Path, study_text: str, content: dict[str, Any]) -> None:
     from ..files import write_atomic
     from ..report.document import json_text
     from ..report.markdown import markdown_report
 
     write_atomic(folder / "result.json", json_text(content) + "\n")
-    write_atomic(folder / "report.md", markdown_report(content, command))
+    write_atomic(folder / "report.md", markdown_report(content))
     write_atomic(folder / "study.toml", study_text)
 
 
 def _exit_code(content: dict[str, Any]) -> int:
     """3, with the reasons on stderr, where a workload has no feasible candidate."""
-    from ..report.findings import shortfall_text
+    from ..report.findings import infeasible_texts
     from . import NOTHING_FEASIBLE
 
     hopeless = [workload for workload in content["panel"] if not workload["optima"]]
     for workload in hopeless:
         print(f"nothing feasible for workload {workload['workload']}", file=sys.stderr)
         for entry in workload["infeasible"]:
-            for shortfall in entry["shortfalls"]:
-                print(f"  {entry['name']}: {shortfall_text(shortfall)}", file=sys.stderr)
+            for text in infeasible_texts(entry):
+                print(f"  {entry['name']}: {text}", file=sys.stderr)
     return NOTHING_FEASIBLE if hopeless else 0

@@ -26,7 +26,7 @@ class BillOfMaterials(eqx.Module):
     attach_usd: Array
     test_and_assembly_usd: Array
     scrap_usd: Array
-    """Known-good dies and stacks lost in assembly."""
+    """Everything in the packages that fail in assembly."""
 
     @property
     def total_usd(self) -> Array:
@@ -57,7 +57,8 @@ def bill_of_materials(design: Design, technology: Technology) -> BillOfMaterials
     """Package cost, chip-last 2.5D assembly.
 
     Interposer `c A_int / exp(-D A_int)`, `A_int = share (k A + footprint N_s)`; every die and
-    stack is bonded with yield y, so good parts are scrapped at `y^-(k + N_s) - 1` of their cost.
+    stack is bonded with yield y, and a package that fails is lost whole: scrap is
+    `y^-(k + N_s) - 1` of what goes into a package.
     """
     memory, package = technology.memory, technology.package
     dies, stacks = design.dies_per_package, design.memory_stacks
@@ -66,17 +67,22 @@ def bill_of_materials(design: Design, technology: Technology) -> BillOfMaterials
     interposer_defects = package.interposer_defects_per_cm2 * interposer_mm2 / 100.0
     dies_usd = dies * die_usd(design, technology)
     memory_usd = memory.usd_per_stack * stacks + memory.usd_per_gb * design.memory_gb
-    lost_per_good = jnp.expm1(-jnp.log(package.bond_yield) * (dies + stacks))
+    interposer_usd = package.interposer_usd_per_mm2 * interposer_mm2 * jnp.exp(interposer_defects)
+    substrate_usd = package.substrate_usd_per_mm2 * package.substrate_per_area * interposer_mm2
+    attach_usd = package.attach_usd_per_stack * stacks
+    test_and_assembly_usd = package.test_usd + package.test_usd_per_mm2 * mounted_mm2
+    started_usd = (
+        dies_usd + memory_usd + interposer_usd + substrate_usd + attach_usd + test_and_assembly_usd
+    )
+    failed_per_good = jnp.expm1(-jnp.log(package.bond_yield) * (dies + stacks))
     return BillOfMaterials(
         dies_usd=dies_usd,
         memory_usd=memory_usd,
-        interposer_usd=package.interposer_usd_per_mm2
-        * interposer_mm2
-        * jnp.exp(interposer_defects),
-        substrate_usd=package.substrate_usd_per_mm2 * package.substrate_per_area * interposer_mm2,
-        attach_usd=package.attach_usd_per_stack * stacks,
-        test_and_assembly_usd=package.test_usd + package.test_usd_per_mm2 * mounted_mm2,
-        scrap_usd=(dies_usd + memory_usd) * lost_per_good,
+        interposer_usd=interposer_usd,
+        substrate_usd=substrate_usd,
+        attach_usd=attach_usd,
+        test_and_assembly_usd=test_and_assembly_usd,
+        scrap_usd=started_usd * failed_per_good,
     )
 
 
@@ -167,5 +173,9 @@ def usd_per_joule(technology: Technology) -> Array:
 
 
 def nre_usd_per_token(technology: Technology) -> Array:
-    """Design and mask cost over all output tokens that the fleet makes in its life."""
-    return technology.process.nre_musd * 1e6 / (1e15 * technology.prices.fleet_lifetime_tokens_e15)
+    """Design and mask cost over all output tokens that the fleet makes in its life.
+
+    On a price basis the margin pays for it (`nre_charged` = 0).
+    """
+    nre_usd = 1e6 * technology.process.nre_musd * technology.prices.nre_charged
+    return nre_usd / (1e15 * technology.prices.fleet_lifetime_tokens_e15)

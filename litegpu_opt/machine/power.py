@@ -74,33 +74,31 @@ def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> En
     )
 
 
-def rated_power_w(design: Design, technology: Technology) -> tuple[Array, Array]:
-    """Sustained power at the design's clock in a compute-heavy and in a memory-heavy phase, W.
+def rated_power_w(design: Design, technology: Technology) -> tuple[Array, Array, Array]:
+    """Sustained power at the design's clock, W: in a compute-heavy phase in bf16, the same in fp8,
+    and in a memory-heavy phase.
 
-    The thermal design power is the larger one. Utilisations are those of `Rating`: everything
-    at its peak at once would be half as much again and never happens.
+    The thermal design power is the largest. Utilisations are those of `Rating`: everything at its
+    peak at once would be half as much again and never happens.
     """
     rating = technology.rating
     rates = peak_rates(design, design.clock_ghz, technology)
     energy = energy_costs(design, design.clock_ghz, technology)
-    tensor_w = jnp.maximum(
-        rating.compute_phase_bf16 * rates.bf16_tflop_s * energy.bf16_j_per_tflop,
-        rating.compute_phase_fp8 * rates.fp8_tflop_s * energy.fp8_j_per_tflop,
-    )
+    bf16_w = rates.bf16_tflop_s * energy.bf16_j_per_tflop
+    fp8_w = rates.fp8_tflop_s * energy.fp8_j_per_tflop
     memory_w = 1e3 * rates.memory_tb_s * energy.memory_j_per_gb
     always_w = energy.static_w + rates.network_gb_s * energy.network_j_per_gb
-    compute_phase_w = always_w + tensor_w + rating.compute_phase_memory * memory_w
-    memory_phase_w = (
-        always_w
-        + rating.memory_phase_compute * rates.bf16_tflop_s * energy.bf16_j_per_tflop
-        + rating.memory_phase_memory * memory_w
+    beside_w = always_w + rating.compute_phase_memory * memory_w
+    return (
+        beside_w + rating.compute_phase_bf16 * bf16_w,
+        beside_w + rating.compute_phase_fp8 * fp8_w,
+        always_w + rating.memory_phase_compute * bf16_w + rating.memory_phase_memory * memory_w,
     )
-    return compute_phase_w, memory_phase_w
 
 
 def thermal_design_power_w(design: Design, technology: Technology) -> Array:
-    """TDP: the larger rated power, W. H100 SXM comes to 718 W from the catalogue's coefficients."""
-    return jnp.maximum(*rated_power_w(design, technology))
+    """TDP: the largest rated power, W. An H100 SXM comes to 718 W from the catalogue."""
+    return jnp.max(jnp.stack(rated_power_w(design, technology)))
 
 
 def thermal_limit_w(design: Design, technology: Technology) -> Array:

@@ -102,14 +102,14 @@ def field_area_mm2(aspect_ratio: AnyArray, technology: Technology) -> Array:
 def dies_per_wafer(die_area_mm2: Array, technology: Technology) -> Array:
     """Gross dies, `N = pi R^2/Ac - 2 pi R/sqrt(2 Ac)`, `R = D/2 - e`, `Ac = (sqrt A + s)^2`.
 
-    Written as `(pi R^2/Ac) (1 - sqrt(2 Ac)/R)`, so that 1/N is log-log convex. Not
-    positive once a die reaches the wafer's rim (Ac >= R^2/2): there are no dies.
-    Source: Chiplet Actuary (Feng & Ma, DAC 2022).
+    Written as `(pi R^2/Ac) (1 - sqrt(2 Ac)/R)`, so that 1/N is log-log convex. Zero once a die
+    reaches the wafer's rim (Ac >= R^2/2). Source: Chiplet Actuary (Feng & Ma, DAC 2022).
     """
     process = technology.process
     radius = process.wafer_diameter_mm / 2.0 - process.wafer_edge_mm
     pitch_area = (jnp.sqrt(die_area_mm2) + process.scribe_mm) ** 2
-    return jnp.pi * radius**2 / pitch_area * (1.0 - jnp.sqrt(2.0 * pitch_area) / radius)
+    rim = jnp.sqrt(2.0 * pitch_area) / radius
+    return jnp.where(rim < 1.0, jnp.pi * radius**2 / pitch_area * (1.0 - rim), 0.0)
 
 
 def negative_binomial_yield(area_mm2: Array, defects_per_cm2: Array, clustering: Array) -> Array:

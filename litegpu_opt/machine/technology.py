@@ -132,6 +132,7 @@ class Prices(eqx.Module):
     opex_share: Array = leaf()
     gross_margin: Array = leaf()
     load_factor: Array = leaf()
+    nre_charged: Array = leaf()
     fleet_lifetime_tokens_e15: Array = leaf()
 
 

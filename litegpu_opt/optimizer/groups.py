@@ -67,7 +67,7 @@ class Ended:
     @property
     def bound(self) -> np.ndarray:
         """Lower bound of each branch; infinite where proved infeasible."""
-        proved = np.any(self.lanes.infeasibility > 0.0, axis=1)
+        proved = np.any(self.lanes.infeasibility > 0.0, axis=1) & ~solved(self.lanes).any(axis=1)
         return np.where(proved, np.inf, np.max(self.lanes.bound, axis=1))
 
     @property

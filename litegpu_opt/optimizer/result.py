@@ -1,5 +1,6 @@
 """What a search returns: optima with their certificates, buildable designs, baselines."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ TOKENS_PER_MILLION = 1e6
 
 @dataclass(frozen=True)
 class Certified:
-    """A value, a bound that nothing in the space can beat, and the distance between them."""
+    """A value, a bound that nothing in the search space can beat, and the distance between them."""
 
     usd_per_million_tokens: float
     lower_bound: float
@@ -23,7 +24,9 @@ class Certified:
 
     @property
     def gap(self) -> float:
-        """`value/bound - 1`."""
+        """`value/bound - 1`; infinite where nothing could be bounded."""
+        if self.lower_bound <= 0.0:
+            return math.inf
         return self.usd_per_million_tokens / self.lower_bound - 1.0
 
 
@@ -77,7 +80,8 @@ class Optimum:
     """The hard roofline: its best design in the same space, and its own bound."""
     kkt_residual: float
     multipliers: dict[str, float]
-    """Limit -> elasticity: with 1 % more of it, the cost per token falls by this many %."""
+    """Limit -> elasticity: with a use 1 % lower, or a limit 1 % higher, the cost per token falls by
+    this many %."""
     sensitivities: dict[str, float]
     """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
     slopes_at_zero: dict[str, float]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..catalog import DEFAULT_ENTRIES, records
 from .document import Section, Table, figure
 
 
@@ -58,6 +59,10 @@ def asked(content: Result) -> Section:
             "; ".join(f"{key} {value(f'technology.{key}')}" for key in tables),
             *(f"technology.{key}" for key in tables),
         ),
+        *(
+            row(f"  {name}", _override(inputs, name, new), "technology.overrides")
+            for name, new in inputs["technology.overrides"]["value"].items()
+        ),
         row(
             "money, timing",
             f"{value('basis')} basis, {value('technology.execution')} execution",
@@ -74,6 +79,17 @@ def asked(content: Result) -> Section:
         ),
     ]
     return Section("Asked", (Table(("input", "value", "origin"), tuple(rows), numeric=False),))
+
+
+def _override(inputs: Result, name: str, new: float) -> str:
+    """Catalogue value, of every entry that is asked for, -> new value."""
+    table, _, field = name.partition(".")
+    key = "basis" if table == "prices" else f"technology.{table}"
+    entries = inputs[key]["value"] if key in inputs else DEFAULT_ENTRIES[table]
+    entries = entries if isinstance(entries, list) else [entries]
+    known = [records(table, entry)[field] for entry in entries]
+    old = ", ".join(dict.fromkeys(figure(record.value) for record in known))
+    return f"{old} -> {figure(new)} {known[0].unit}".strip()
 
 
 def _origins(inputs: Result, keys: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from ..machine.power import thermal_design_power_w
 from ..machine.rates import peak_rates
 from ..machine.silicon import blocks
 from .document import NOT_APPLICABLE, Section, Table, figure
+from .metrics_json import TOLERANCE
 
 
 def chip_json(chip: Accelerator) -> dict[str, Any]:
@@ -76,6 +77,14 @@ def _compared(modelled: dict[str, Any], published: dict[str, Record]) -> list[di
 def chip_sections(content: dict[str, Any]) -> list[Section]:
     """What the screen shows."""
     entries = "; ".join(f"{table} {entry}" for table, entry in content["technology"].items())
+    own_mm2 = content["design"]["die_area_mm2"]["value"]
+    needed_mm2 = sum(content["blocks_mm2"].values())
+    fits = needed_mm2 <= own_mm2 * (1.0 + TOLERANCE)
+    no_sheet = (
+        f"No data sheet. The blocks of a die need {figure(needed_mm2)} mm2 of {figure(own_mm2)}: "
+        f"{'they fit' if fits else 'it cannot be built as described'}."
+    )
+    published = any(row["published"] is not None for row in content["datasheet"])
     return [
         Section(
             f"{content['name']}: {content['title']}",
@@ -87,7 +96,10 @@ def chip_sections(content: dict[str, Any]) -> list[Section]:
             if content["overrides"]
             else []
         ),
-        Section("Model against the data sheet", (_comparison(content["datasheet"]),)),
+        Section(
+            "Model against the data sheet",
+            (*([] if published else [no_sheet]), _comparison(content["datasheet"])),
+        ),
         Section("Area of a die by block, mm2", (_blocks(content["blocks_mm2"]),)),
         Section(
             "Bill of materials against the analysts' estimate",

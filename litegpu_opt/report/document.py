@@ -8,6 +8,8 @@ from typing import Any
 
 
 NOT_APPLICABLE = "n/a"
+NOT_COUNTED = "not counted"
+NOT_SEARCHED = "not searched"
 
 
 @dataclass(frozen=True)

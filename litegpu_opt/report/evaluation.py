@@ -1,6 +1,6 @@
 """One accelerator, one model, one deployment: evaluate, and say what came out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,12 +15,15 @@ from ..execution.roofline import HardRoof, Roof, SoftRoof
 from ..workload.phases import PHASES
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload
-from .document import NOT_APPLICABLE, Section, Table, figure
+from .document import NOT_APPLICABLE, NOT_COUNTED, Section, Table, figure
+from .findings import phases_above_tdp, violations_text
 from .metrics_json import metrics_json
 
 
 RESOURCES = ("compute", "memory", "launch", "collective", "wire")
 """Terms of the time of an operator."""
+LATENCIES = ("launch", "collective")
+"""Those that ideal execution leaves out."""
 
 
 def evaluation_json(
@@ -58,7 +61,14 @@ def evaluation_json(
         field: value if isinstance(value, int) else float(value)
         for field, value in vars(deployment).items()
     }
-    content = metrics_json(metrics, workload, design, chosen)
+    content = metrics_json(
+        metrics,
+        workload,
+        design,
+        chosen,
+        gross_margin=float(technology.prices.gross_margin),
+        built=bool(accelerator.datasheet),
+    )
     if breakdown:
         content["breakdown"] = _breakdown(metrics, workload, tp, roof)
     return content | {"design": design, "deployment": chosen, "version": __version__}
@@ -103,8 +113,19 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
     """What the screen shows."""
     return [
         Section("Inputs", (_inputs(content["inputs"]),)),
-        Section("Result", (*_feasibility(content), _metrics(content), _memory(content))),
-        *_phases(content.get("breakdown", {})),
+        Section(
+            "Result",
+            (
+                *_feasibility(content),
+                *(f"{sentence}." for sentence in phases_above_tdp(content)),
+                _metrics(content),
+                _memory(content),
+            ),
+        ),
+        *_phases(
+            content.get("breakdown", {}),
+            LATENCIES if content["inputs"]["execution"]["value"] == "ideal" else (),
+        ),
     ]
 
 
@@ -126,29 +147,31 @@ def _stated(value: Any, unit: str) -> str:
 
 
 def _feasibility(content: Mapping[str, Any]) -> list[str]:
-    if content["feasible"]:
-        return []
-    lines = [
-        f"{row['name']} needs {figure(row['use'], 5)} {row['unit']}, has "
-        f"{figure(row['limit'], 5)} {row['unit']}, short by {figure(row['shortfall'], 5)} "
-        f"{row['unit']}"
-        for row in content["violations"]
+    machine = violations_text(content, "machine")
+    service = violations_text(content, "service")
+    return [
+        *([f"Cannot be built as described: {machine}."] if machine else []),
+        *([f"Not feasible: {service}."] if service else []),
+        *([] if content["feasible"] else ["The figures below are those it would have."]),
     ]
-    return [f"Not feasible: {'; '.join(lines)}. The figures below are those it would have."]
 
 
 _FIGURES = (
     ("time to first token", "ttft_s", "ms", 1e3),
     ("time between tokens", "tbt_s", "ms", 1e3),
     ("output tokens/s of a decode group", "tokens_per_s", "1/s", 1.0),
-    ("output tokens/s per SM", "tokens_per_s_per_sm", "1/s", 1.0),
+    ("output tokens/s per SM of the decode group", "tokens_per_s_per_sm", "1/s", 1.0),
     ("cost per million output tokens", "usd_per_million_tokens", "USD", 1.0),
     ("output tokens per dollar", "tokens_per_dollar", "1/USD", 1.0),
-    ("energy per output token", "joules_per_token", "J", 1.0),
-    ("average power of a busy device", "power_w", "W", 1.0),
+    ("energy per output token, with host, far link ends, idle time", "joules_per_token", "J", 1.0),
+    ("average power of a busy device alone", "power_w", "W", 1.0),
+    ("  in prefill", "power_prefill_w", "W", 1.0),
+    ("  in decode", "power_decode_w", "W", 1.0),
     ("thermal design power", "tdp_w", "W", 1.0),
     ("die area", "die_area_mm2", "mm2", 1.0),
     ("unit cost (bill of materials)", "unit_cost_usd", "USD", 1.0),
+    ("unit price (with the gross margin)", "unit_price_usd", "USD", 1.0),
+    ("ownership of a device without energy", "usd_per_device_hour", "USD/h", 1.0),
 )
 
 
@@ -179,19 +202,26 @@ def _memory(content: Mapping[str, Any]) -> Table:
     )
 
 
-def _phases(breakdown: Mapping[str, Any]) -> list[Section]:
+def _phases(breakdown: Mapping[str, Any], left_out: Sequence[str]) -> list[Section]:
     return [
         Section(
             f"{phase.capitalize()}, ms over the phase",
-            (_operators(rows) if rows else NOT_APPLICABLE,),
+            (_operators(rows, left_out) if rows else NOT_APPLICABLE,),
         )
         for phase, rows in breakdown.items()
     ]
 
 
-def _operators(rows: list[dict[str, Any]]) -> Table:
+def _operators(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
     total = sum(row["total_ms"] for row in rows)
-    columns = [f"{resource}_ms" for resource in RESOURCES]
+
+    def times(row: Mapping[str, Any]) -> list[str]:
+        return [
+            NOT_COUNTED if resource in left_out else figure(row[f"{resource}_ms"])
+            for resource in RESOURCES
+        ]
+
+    sums = {key: sum(row[key] for row in rows) for key in rows[0] if key.endswith("_ms")}
     return Table(
         ("operator", "times", "once", *RESOURCES, "total", "share", "binds"),
         (
@@ -200,7 +230,7 @@ def _operators(rows: list[dict[str, Any]]) -> Table:
                     row["operator"],
                     figure(row["repeats"]),
                     figure(row["once_ms"]),
-                    *(figure(row[column]) for column in columns),
+                    *times(row),
                     figure(row["total_ms"]),
                     f"{100 * row['total_ms'] / total:.1f} %",
                     row["binds"],
@@ -211,7 +241,7 @@ def _operators(rows: list[dict[str, Any]]) -> Table:
                 "all",
                 "",
                 "",
-                *(figure(sum(row[column] for row in rows)) for column in columns),
+                *times(sums),
                 figure(total),
                 "",
                 "",

@@ -20,14 +20,8 @@ NOT_MODELLED = (
 )
 """What the model leaves out and a reader might expect."""
 
-TRUST_NOTE = (
-    "Most prices are recalled or assumed (trust D): read every dollar as an order of magnitude and "
-    "the ratios with the elasticities beside them; `litegpu catalog technologies` shows each value "
-    "with its range and source."
-)
-
 SAME = 1e-4
-"""Costs that differ by less are called equal."""
+"""Costs, or powers, that differ by less are called equal."""
 
 Result = Mapping[str, Any]
 
@@ -44,6 +38,9 @@ def findings(workload: Result) -> list[str]:
         *_network(optima),
         *_at_box(optima),
         *_withheld(optima),
+        *_not_buildable(optima),
+        *_impossible(workload["baselines"]),
+        *_above_tdp([*optima, *workload["baselines"]]),
     ]
 
 
@@ -65,9 +62,16 @@ def _against(entry: Result, other: Result) -> str:
 def _winner(best: Result, optima: list[Result], baselines: list[Result]) -> list[str]:
     limited = [optimum for optimum in optima if optimum["die_area_max_mm2"]]
     if not limited or len(limited) == len(optima):
-        verdict = "Cheapest"
+        verdict = "Cheapest candidate"
     else:
         verdict = "Small dies win" if best["die_area_max_mm2"] else "Big dies win"
+    cheaper = [
+        baseline["name"]
+        for baseline in baselines
+        if baseline["feasible"] and baseline["objective"] < best["objective"] * (1.0 - SAME)
+    ]
+    if cheaper:
+        verdict = f"No candidate beats {' or '.join(cheaper)}. Cheapest candidate"
     sentence = (
         f"{verdict}: {best['name']}, {dies(best)}, costs {figure(best['objective'])} USD per "
         "million output tokens"
@@ -122,13 +126,78 @@ def _withheld(optima: list[Result]) -> list[str]:
     return [f"Sensitivities of {', '.join(names)} are withheld: the gap is too large."]
 
 
-def shortfall_text(shortfall: Result) -> str:
-    """One limit that cannot be met, with the smallest relaxation that helps."""
-    unit, allowed, reachable = shortfall["unit"], shortfall["allowed"], shortfall["reachable"]
-    stated = f"{shortfall['limit']}: allowed {figure(allowed)} {unit}, "
-    if reachable is None:
-        return stated + "relaxing this limit alone does not help"
+def _not_buildable(optima: list[Result]) -> list[str]:
+    return [
+        f"{optimum['name']}: no buildable design among the neighbours searched."
+        for optimum in optima
+        if not optimum["buildable"]
+    ]
+
+
+def _impossible(baselines: list[Result]) -> list[str]:
+    return [
+        f"{baseline['name']} cannot be built as described: {broken}."
+        for baseline in baselines
+        if (broken := violations_text(baseline, "machine"))
+    ]
+
+
+def _above_tdp(entries: list[Result]) -> list[str]:
+    return [f"{entry['name']}: {text}." for entry in entries for text in phases_above_tdp(entry)]
+
+
+def violations_text(entry: Result, kind: str) -> str:
+    """The limits of a kind that are violated, by how much; empty if none is."""
+    return "; ".join(
+        f"{row['name']} needs {figure(row['use'], 5)} {row['unit']}, has "
+        f"{figure(row['limit'], 5)} {row['unit']}, short by {figure(row['shortfall'], 5)} "
+        f"{row['unit']}" + (f" ({row['meaning']})" if kind == "machine" else "")
+        for row in entry["violations"]
+        if row["kind"] == kind
+    )
+
+
+def phases_above_tdp(entry: Result) -> list[str]:
+    """Phases that draw more than the thermal design power, without a full stop."""
+    powers = [(phase, entry[f"power_{phase}_w"]) for phase in PHASES]
+    return [
+        f"{phase} draws {figure(watts)} W, above the TDP of {figure(entry['tdp_w'])} W: "
+        "a power cap is not modelled yet"
+        for phase, watts in powers
+        if watts is not None and watts > entry["tdp_w"] * (1.0 + SAME)
+    ]
+
+
+def trust_text(counts: Mapping[str, int]) -> str:
+    """How far the study's technology values can be trusted."""
+    letters = [
+        f"{count} {'given by the user' if letter == 'user' else f'trust {letter}'}"
+        for letter, count in sorted(counts.items())
+    ]
     return (
-        stated + f"reachable {figure(reachable)} {unit} with every other limit kept; smallest "
-        f"relaxation that helps: x{figure(reachable / allowed)}"
+        f"Of {sum(counts.values())} technology values of the study {', '.join(letters)} (from A, "
+        "vendor specification, to D, recalled or assumed): read every dollar as an order of "
+        "magnitude and the ratios with the elasticities beside them; `litegpu catalog "
+        "technologies` shows each value with its range and source."
+    )
+
+
+def infeasible_texts(entry: Result) -> list[str]:
+    """What keeps a candidate or baseline from being feasible: the limits whose relaxation helps."""
+    helpful = [row for row in entry["shortfalls"] if row["reachable"] is not None]
+    if helpful:
+        return [shortfall_text(row) for row in helpful]
+    several = "several must be relaxed together, or " if len(entry["shortfalls"]) > 1 else ""
+    return [
+        f"no single limit of the study helps; {several}the memory or the group size is too small"
+    ]
+
+
+def shortfall_text(shortfall: Result) -> str:
+    """A limit that cannot be met, with the smallest relaxation that helps."""
+    unit, allowed, reachable = shortfall["unit"], shortfall["allowed"], shortfall["reachable"]
+    return (
+        f"{shortfall['limit']}: allowed {figure(allowed)} {unit}, reachable {figure(reachable)} "
+        f"{unit} with every other limit kept; smallest relaxation that helps: "
+        f"x{figure(reachable / allowed)}"
     )

@@ -11,14 +11,8 @@ from .document import Table
 from .panel import assumptions_table, caveats, workload_section
 
 
-def markdown_report(content: Mapping[str, Any], command: str) -> str:
-    """The report of a result.
-
-    **Arguments:**
-
-    - `content`: what `panel_json` returns.
-    - `command`: the command line that makes it again.
-    """
+def markdown_report(content: Mapping[str, Any]) -> str:
+    """The report of a result, from what `panel_json` returns."""
     environment = Environment(
         loader=PackageLoader("litegpu_opt.report"),
         undefined=StrictUndefined,
@@ -31,10 +25,9 @@ def markdown_report(content: Mapping[str, Any], command: str) -> str:
         result=content,
         asked=asked(content),
         workloads=[(workload, workload_section(workload)) for workload in content["panel"]],
-        caveats=caveats(),
+        caveats=caveats(content),
         assumptions_table=assumptions_table,
         trust=TRUST,
-        command=command,
     )
 
 

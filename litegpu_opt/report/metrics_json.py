@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..evaluation import Metrics
-from ..limits import LIMITS, limits_that_apply
+from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
 from ..optimizer.result import TOKENS_PER_MILLION
 from ..workload.memory import weight_bytes_per_device
 from ..workload.phases import PHASES
@@ -19,6 +19,7 @@ TOLERANCE = 1e-6
 
 _BYTES_PER_GB = 1e9
 _MS_PER_S = 1e3
+_S_PER_HOUR = 3600.0
 
 
 def metrics_json(
@@ -26,6 +27,9 @@ def metrics_json(
     workload: Workload,
     design: Mapping[str, float],
     deployment: Mapping[str, float | None],
+    *,
+    gross_margin: float,
+    built: bool = False,
 ) -> dict[str, Any]:
     """Metrics in the units of their names; `None` where a phase does not exist.
 
@@ -33,14 +37,23 @@ def metrics_json(
 
     - `metrics`: of one point, with JAX or NumPy leaves.
     - `design`, `deployment`: their fields by name.
+    - `gross_margin`: of the technology's prices.
+    - `built`: the chip exists, so what can be built is no question.
     """
     prefill, decode = workload.served
     services = metrics.services
     memory = {
         pool: _memory(metrics, workload, deployment, index) if served else None
-        for index, (pool, served) in enumerate(zip(PHASES, (prefill, decode), strict=True))
+        for index, (pool, served) in enumerate(zip(PHASES, workload.served, strict=True))
     }
-    violations = _violations(metrics, workload)
+    power = {
+        f"power_{phase}_w": _MS_PER_S * float(joules) / float(ms) if served else None
+        for phase, served, joules, ms in zip(
+            PHASES, workload.served, services.device_j, services.time_ms, strict=True
+        )
+    }
+    violations = _violations(metrics, workload, built=built)
+    unit_cost_usd = float(metrics.bill_of_materials.total_usd)
     usd = float(metrics.usd_per_token)
     return {
         "ttft_s": float(services.latency_ms[0]) / _MS_PER_S if prefill else None,
@@ -54,9 +67,12 @@ def metrics_json(
         "usd_per_million_tokens": TOKENS_PER_MILLION * usd,
         "joules_per_token": float(metrics.joules_per_token),
         "power_w": float(metrics.power_w),
+        **power,
         "tdp_w": float(metrics.tdp_w),
         "die_area_mm2": float(design["die_area_mm2"]),
-        "unit_cost_usd": float(metrics.bill_of_materials.total_usd),
+        "unit_cost_usd": unit_cost_usd,
+        "unit_price_usd": unit_cost_usd / (1.0 - gross_margin),
+        "usd_per_device_hour": _S_PER_HOUR * float(metrics.yearly_cost.usd_per_second),
         "bill_of_materials": {
             line: float(value) for line, value in vars(metrics.bill_of_materials).items()
         },
@@ -75,7 +91,7 @@ def _memory(
     weight_bytes = weight_bytes_per_device(workload.transformer, workload.precision, tp)
     total_gb = float(metrics.services.memory_gb[index])
     weights_gb = weight_bytes / _BYTES_PER_GB
-    limits = dict(zip((limit.name for limit in LIMITS), np.asarray(metrics.limits), strict=True))
+    limits = dict(zip(LIMIT_NAMES, np.asarray(metrics.limits), strict=True))
     return {
         "weights_gb": weights_gb,
         "kv_gb": total_gb - weights_gb,
@@ -84,19 +100,22 @@ def _memory(
     }
 
 
-def _violations(metrics: Metrics, workload: Workload) -> list[dict[str, Any]]:
+def _violations(metrics: Metrics, workload: Workload, *, built: bool) -> list[dict[str, Any]]:
+    kinds = ("service",) if built else ("machine", "service")
     applies = limits_that_apply(workload, has_die_area_max=False)
     uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
     return [
         {
             "name": limit.name,
+            "kind": limit.kind,
+            "meaning": limit.meaning,
             "use": float(use),
             "limit": float(allowed),
             "unit": limit.unit,
             "shortfall": float(use - allowed),
         }
         for limit, use, allowed in zip(LIMITS, uses, limits, strict=True)
-        if limit.kind == "service"
+        if limit.kind in kinds
         and applies.get(limit.name, True)
         and use > allowed * (1.0 + TOLERANCE)
     ]

@@ -1,16 +1,20 @@
 """Sections of a study's result: what was asked, the optima, what limits them, what is assumed."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..limits import LIMITS
+from ..workload.phases import PHASES
 from .asked import asked
-from .document import NOT_APPLICABLE, Section, Table, figure, pair, percent
-from .findings import NOT_MODELLED, TRUST_NOTE, shortfall_text
+from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
+from .findings import NOT_MODELLED, infeasible_texts, trust_text
 
 
 LEAST_ELASTICITY = 1e-3
 """Limits that are worth less than this are left off the tables; JSON has them."""
+LEAST_GAP = 1e-8
+"""Gaps below this are not told apart."""
 
 Result = Mapping[str, Any]
 Cell = Callable[[Result], str]
@@ -18,7 +22,7 @@ Cell = Callable[[Result], str]
 
 def panel_sections(content: Result) -> list[Section]:
     """The whole result, for the screen."""
-    return [asked(content), *map(workload_section, content["panel"]), caveats()]
+    return [asked(content), *map(workload_section, content["panel"]), caveats(content)]
 
 
 def workload_section(workload: Result) -> Section:
@@ -32,9 +36,7 @@ def workload_section(workload: Result) -> Section:
     if optima:
         blocks += [_limits(optima), _starts(optima)]
     blocks += [
-        f"{entry['name']} is not feasible. "
-        + ("; ".join(map(shortfall_text, entry["shortfalls"])) or "No limit of the study is set.")
-        + "."
+        f"{entry['name']} is not feasible: {'; '.join(infeasible_texts(entry))}."
         for entry in workload["infeasible"]
     ]
     return Section(f"Workload {workload['workload']}", tuple(blocks))
@@ -50,8 +52,16 @@ def _grid(
     )
 
 
-def _gap(entry: Result | None) -> str:
-    return percent(max(entry["gap"], 0.0), 2) if entry else NOT_APPLICABLE
+def _gap(entry: Result) -> str:
+    gap = entry["gap"]
+    if gap is None or not math.isfinite(gap):
+        return NOT_APPLICABLE
+    return "< 1e-6 %" if gap < LEAST_GAP else percent(gap, 2)
+
+
+def _hard(entry: Result, cell: Cell) -> str:
+    """A cell of the hard roofline, which is searched for candidates alone."""
+    return cell(entry["hard"]) if "hard" in entry else NOT_SEARCHED
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -70,6 +80,8 @@ _DESIGN: tuple[tuple[str, Cell], ...] = (
     ("network, GB/s per direction", lambda e: figure(e["design"]["network_gb_s"])),
     ("TDP, W", lambda e: figure(e["tdp_w"])),
     ("unit cost (bill of materials), USD", lambda e: figure(e["unit_cost_usd"])),
+    ("unit price (with the gross margin), USD", lambda e: figure(e["unit_price_usd"])),
+    ("ownership without energy, USD/device-hour", lambda e: figure(e["usd_per_device_hour"])),
 )
 
 _DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
@@ -81,8 +93,9 @@ _DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
 _SERVICE: tuple[tuple[str, Cell], ...] = (
     ("TTFT, ms", lambda e: figure(_ms(e["ttft_s"]))),
     ("TBT, ms", lambda e: figure(_ms(e["tbt_s"]))),
-    ("output tokens/s per SM", lambda e: figure(e["tokens_per_s_per_sm"])),
-    ("energy, J per output token", lambda e: figure(e["joules_per_token"])),
+    ("output tokens/s per SM of the decode group", lambda e: figure(e["tokens_per_s_per_sm"])),
+    ("energy with host, far link ends, idle, J/token", lambda e: figure(e["joules_per_token"])),
+    ("power of a device alone, prefill / decode, W", lambda e: _power(e)),
 )
 
 _COST: tuple[tuple[str, Cell], ...] = (
@@ -91,9 +104,9 @@ _COST: tuple[tuple[str, Cell], ...] = (
     ("  output tokens per USD", lambda e: figure(e["tokens_per_dollar"])),
     ("  at half load, USD/M", lambda e: figure(e["usd_per_million_tokens_half_load"])),
     ("  lower bound, USD/M", lambda e: figure(e["lower_bound"])),
-    ("  gap to the bound", lambda e: _gap(e)),
-    ("  hard roofline, USD/M", lambda e: figure((e.get("hard") or {}).get("objective"))),
-    ("  gap to its own bound", lambda e: _gap(e.get("hard"))),
+    ("  gap to the bound", _gap),
+    ("  hard roofline, USD/M", lambda e: _hard(e, lambda hard: figure(hard["objective"]))),
+    ("  gap to its own bound", lambda e: _hard(e, _gap)),
 )
 
 
@@ -102,9 +115,13 @@ def _pools(entry: Result, pattern: str) -> str:
     return pair(
         *(
             entry["deployment"][pattern.format(pool)] if entry["memory"][pool] else None
-            for pool in ("prefill", "decode")
+            for pool in PHASES
         )
     )
+
+
+def _power(entry: Result) -> str:
+    return pair(*(entry[f"power_{phase}_w"] for phase in PHASES))
 
 
 def _ratio(value: float | None) -> str:
@@ -171,12 +188,14 @@ def _starts(optima: list[Result]) -> str:
     ended = []
     for optimum in optima:
         starts = optimum["starts"]
+        per_branch = starts["total"] // sum(starts[key] for key, _ in _BRANCHES)
         branches = ", ".join(f"{starts[key]} {word}" for key, word in _BRANCHES if starts[key])
         ended.append(
-            f"{optimum['name']} {starts['converged']}/{starts['total']}, least agreement "
+            f"{optimum['name']} {starts['converged']} of "
+            f"{per_branch * starts['feasible_branches']}, least agreement "
             f"{percent(starts['least_agreement'])} (branches: {branches})"
         )
-    return f"Starts converged: {'; '.join(ended)}."
+    return f"Starts of feasible branches that converged: {'; '.join(ended)}."
 
 
 def assumptions_table(optimum: Result) -> Table:
@@ -198,6 +217,7 @@ def assumptions_table(optimum: Result) -> Table:
     )
 
 
-def caveats() -> Section:
+def caveats(content: Result) -> Section:
     """What the numbers leave out, and how far they can be trusted."""
-    return Section("Read with care", (TRUST_NOTE, f"Not modelled: {', '.join(NOT_MODELLED)}."))
+    not_modelled = f"Not modelled: {', '.join(NOT_MODELLED)}."
+    return Section("Read with care", (trust_text(content["trust"]), not_modelled))

@@ -1,12 +1,13 @@
 """`PanelResult` as the dictionary that `litegpu optimize --json` promises."""
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from .. import __version__
-from ..catalog import Record, load_accelerator, provenance
+from ..catalog import Record, load_accelerator, provenance, records
 from ..optimizer.groups import study_technologies
 from ..optimizer.problem import DESIGN_VARIABLES
 from ..optimizer.result import (
@@ -49,6 +50,7 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
         "study_hash": study_hash(study),
         "seconds": dict(result.seconds),
         "inputs": inputs(study, origins or {}),
+        "trust": _trust(study),
         "panel": [_workload(item, study, entries) for item in result.panel],
     }
 
@@ -66,6 +68,16 @@ def inputs(study: Study, origins: Mapping[str, str]) -> dict[str, dict[str, Any]
             written[key] = value
     known = study.origin() | dict(origins)
     return {path: {"value": value, "origin": known[path]} for path, value in written.items()}
+
+
+def _trust(study: Study) -> dict[str, int]:
+    """Trust letter -> number of values in the technologies of a study, each counted once."""
+    values = {
+        value
+        for entries in study.technology_choices()
+        for value in provenance(study.technology.overrides, **entries).items()
+    }
+    return dict(Counter(record.trust for _, record in values))
 
 
 def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str, Any]:
@@ -91,7 +103,14 @@ def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str,
     return content | {"findings": findings(content)}
 
 
-def _run(run: Run, workload: Workload) -> dict[str, Any]:
+def _gross_margin(study: Study) -> float:
+    margin = records("prices", study.basis)["gross_margin"].value
+    return study.technology.overrides.get("prices.gross_margin", margin)
+
+
+def _run(
+    run: Run, workload: Workload, *, gross_margin: float, built: bool = False
+) -> dict[str, Any]:
     """Design, deployment and metrics of a point."""
     choice, values = run.choice, run.values
     design = {name: values[name] for name in DESIGN_VARIABLES} | {
@@ -111,7 +130,9 @@ def _run(run: Run, workload: Workload) -> dict[str, Any]:
             deployment |= {key: None for key in deployment if phase in key}
     return (
         {"design": design, "deployment": deployment}
-        | metrics_json(run.metrics, workload, design, deployment)
+        | metrics_json(
+            run.metrics, workload, design, deployment, gross_margin=gross_margin, built=built
+        )
         | {"usd_per_million_tokens_half_load": run.usd_per_million_tokens_half_load}
     )
 
@@ -131,7 +152,7 @@ def _optimum(
     chosen = entries[optimum.run.choice.technology]
     return {
         "name": optimum.name,
-        **_run(optimum.run, workload),
+        **_run(optimum.run, workload, gross_margin=_gross_margin(study)),
         "technology": dict(chosen),
         "die_area_max_mm2": candidate.die_area_max_mm2,
         **_certified(optimum.soft),
@@ -145,7 +166,7 @@ def _optimum(
         ),
         "starts": asdict(optimum.starts),
         "at_box": dict(optimum.at_box),
-        "buildable": _buildable(optimum.buildable, workload, entries),
+        "buildable": _buildable(optimum.buildable, workload, study, entries),
     }
 
 
@@ -161,11 +182,11 @@ def _assumptions(
 
 
 def _buildable(
-    buildable: Buildable | None, workload: Workload, entries: Entries
+    buildable: Buildable | None, workload: Workload, study: Study, entries: Entries
 ) -> dict[str, Any] | None:
     if buildable is None:
         return None
-    return _run(buildable.run, workload) | {
+    return _run(buildable.run, workload, gross_margin=_gross_margin(study)) | {
         "technology": dict(entries[buildable.run.choice.technology]),
         "objective": buildable.usd_per_million_tokens,
         "gap": buildable.gap,
@@ -173,16 +194,19 @@ def _buildable(
 
 
 def _baseline(baseline: Baseline, workload: Workload, study: Study) -> dict[str, Any]:
-    row = next(
-        entry.accelerator
-        for entry in study.baselines
-        if load_accelerator(entry.accelerator).name == baseline.name
-    )
+    accelerators = (load_accelerator(entry.accelerator) for entry in study.baselines)
+    chip = next(chip for chip in accelerators if chip.name == baseline.name)
     money = {"prices": study.basis, "execution": study.technology.execution}
+    prices = chip.technology(study.technology.overrides, **money).prices
     return {
         "name": baseline.name,
-        **_run(baseline.run, workload),
-        "technology": load_accelerator(row).technology_names | money,
+        **_run(
+            baseline.run,
+            workload,
+            gross_margin=float(prices.gross_margin),
+            built=bool(chip.datasheet),
+        ),
+        "technology": chip.technology_names | money,
         **_certified(baseline.soft),
     }
 
