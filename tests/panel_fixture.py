@@ -88,6 +88,14 @@ def run(*arguments: str, cache: Path | str = "off", **environment: str):
     )
 
 
+def write_study(folder: Path) -> Path:
+    """The small study, with the accelerator it names, in a folder."""
+    (folder / "shrunk.toml").write_text(SHRUNK)
+    study = folder / "small.toml"
+    study.write_text(STUDY)
+    return study
+
+
 _DONE = pytest.StashKey[Finished]()
 
 
@@ -100,9 +108,7 @@ def search(make_folder: pytest.TempPathFactory, config: pytest.Config) -> Finish
 
 def _search(make_folder: pytest.TempPathFactory, config: pytest.Config) -> Finished:
     folder = make_folder.mktemp("search")
-    study, out = folder / "small.toml", folder / "out"
-    study.write_text(STUDY)
-    (folder / "shrunk.toml").write_text(SHRUNK)
+    study, out = write_study(folder), folder / "out"
     compiled = config.rootpath / ".pytest_cache" / "compiled"
     done = run("optimize", str(study), "--json", "--out", str(out), cache=compiled)
     return Finished(done.returncode, done.stdout, done.stderr, out, study)

@@ -235,9 +235,9 @@ def test_an_impossible_chip_is_not_feasible(call, tmp_path):
     worst = {row["name"]: row for row in content["violations"]}["block_area"]
     assert worst["limit"] == 203.5 and worst["use"] > 700
     _, out, _ = call(*words)
-    assert re.search(r"Cannot be built as described: block_area needs 7\d\d", " ".join(out.split()))
+    assert re.search(r"Cannot be built as described: block_area needs 8\d\d", " ".join(out.split()))
     _, out, _ = call("catalog", "accelerators", str(path))
-    assert re.search(r"need 7[\d.]+ mm2 of 203\.5: it cannot be built", " ".join(out.split()))
+    assert re.search(r"need 8[\d.]+ mm2 of 203\.5: it cannot be built", " ".join(out.split()))
 
 
 def test_prefill_batch_has_a_default_of_its_own(call):
@@ -331,8 +331,7 @@ def test_a_bug_is_a_traceback_and_exits_with_one(monkeypatch):
 
 
 def test_interrupt_ends_quietly(tmp_path):
-    study = tmp_path / "study.toml"
-    study.write_text(panel_fixture.STUDY)
+    study = panel_fixture.write_study(tmp_path)
     running = subprocess.Popen(
         [sys.executable, "-m", "litegpu_opt", "optimize", str(study)],
         stdout=subprocess.PIPE,

@@ -99,7 +99,7 @@ def test_narrow_tables_keep_every_column(screen):
 
 def test_one_workload_fills_about_one_screen(content, screen):
     only = content | {"panel": content["panel"][:1]}
-    assert len(screen(panel_sections(only)).splitlines()) < 100
+    assert len(screen(panel_sections(only)).splitlines()) < 110
 
 
 def test_screen_shows_the_numbers_of_the_json(content, screen):
@@ -112,7 +112,12 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
     counts = content["trust"]
     assert counts["user"] == 1 and counts["D"] > 0
     known = f"Of {sum(counts.values())} technology values"
-    for subject in ("mixture-of-experts", known, f"{counts['D']} trust D", "1 given by the user"):
+    for subject in (
+        "mixture-of-experts",
+        known,
+        f"{counts['D']} are trust D",
+        "1 are given by the user",
+    ):
         assert subject in text
 
 
@@ -241,10 +246,10 @@ def test_report_has_decision_sources_and_a_way_to_reproduce(finished, content):
             (abs(value) for value in optimum["sensitivities"].values()), reverse=True
         )[:15]
         for row in rows:
-            assert row["source"] and row["trust"] in "ABCD"
+            assert row["source"] and row["trust"] in (*"ABCD", "user")
             assert f"| {row['name']} | {row['elasticity']:+.3f} % |" in report
     assert "    litegpu optimize study.toml --out DIR\n" in report
-    assert "|   prices.interest |".replace("   ", " ") in report
+    assert "| prices.interest |" in report
     assert content["study_hash"] in report and f"seed {content['seed']}" in report
 
 

@@ -171,11 +171,11 @@ def phases_above_tdp(entry: Result) -> list[str]:
 def trust_text(counts: Mapping[str, int]) -> str:
     """How far the study's technology values can be trusted."""
     letters = [
-        f"{count} {'given by the user' if letter == 'user' else f'trust {letter}'}"
+        f"{count} are {'given by the user' if letter == 'user' else f'trust {letter}'}"
         for letter, count in sorted(counts.items())
     ]
     return (
-        f"Of {sum(counts.values())} technology values of the study {', '.join(letters)} (from A, "
+        f"Of {sum(counts.values())} technology values of the study, {', '.join(letters)} (from A, "
         "vendor specification, to D, recalled or assumed): read every dollar as an order of "
         "magnitude and the ratios with the elasticities beside them; `litegpu catalog "
         "technologies` shows each value with its range and source."

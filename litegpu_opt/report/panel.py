@@ -30,7 +30,7 @@ def workload_section(workload: Result) -> Section:
     optima = workload["optima"]
     blocks: list[Table | str] = [*workload["findings"]]
     if optima or workload["baselines"]:
-        blocks.append(_comparison([*optima, *workload["baselines"]]))
+        blocks += [_comparison([*optima, *workload["baselines"]]), _ENERGY_NOTE]
     if any(optimum["buildable"] for optimum in optima):
         blocks.append(_buildable(optima))
     if optima:
@@ -80,8 +80,8 @@ _DESIGN: tuple[tuple[str, Cell], ...] = (
     ("network, GB/s per direction", lambda e: figure(e["design"]["network_gb_s"])),
     ("TDP, W", lambda e: figure(e["tdp_w"])),
     ("unit cost (bill of materials), USD", lambda e: figure(e["unit_cost_usd"])),
-    ("unit price (with the gross margin), USD", lambda e: figure(e["unit_price_usd"])),
-    ("ownership without energy, USD/device-hour", lambda e: figure(e["usd_per_device_hour"])),
+    ("unit price (with margin), USD", lambda e: figure(e["unit_price_usd"])),
+    ("ownership, USD/device-hour, no energy", lambda e: figure(e["usd_per_device_hour"])),
 )
 
 _DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
@@ -93,9 +93,14 @@ _DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
 _SERVICE: tuple[tuple[str, Cell], ...] = (
     ("TTFT, ms", lambda e: figure(_ms(e["ttft_s"]))),
     ("TBT, ms", lambda e: figure(_ms(e["tbt_s"]))),
-    ("output tokens/s per SM of the decode group", lambda e: figure(e["tokens_per_s_per_sm"])),
-    ("energy with host, far link ends, idle, J/token", lambda e: figure(e["joules_per_token"])),
-    ("power of a device alone, prefill / decode, W", lambda e: _power(e)),
+    ("output tokens/s per SM of decode group", lambda e: figure(e["tokens_per_s_per_sm"])),
+    ("energy at the wall, J per output token", lambda e: figure(e["joules_per_token"])),
+    ("device power, prefill / decode, W", lambda e: _power(e)),
+)
+
+_ENERGY_NOTE = (
+    "Energy at the wall includes the host's share, far link ends and idle time; device power is "
+    "the device alone while busy."
 )
 
 _COST: tuple[tuple[str, Cell], ...] = (
