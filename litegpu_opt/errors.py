@@ -4,6 +4,10 @@ import difflib
 from collections.abc import Iterable
 
 
+LONGEST_NAME = 60
+"""Longer names are cut where an error repeats them."""
+
+
 class UserError(Exception):
     """Bad input. `str(error)` is the one line that the command line prints before it exits with 2.
 
@@ -27,4 +31,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = "")
     known = sorted(known)
     nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
     hint = f", did you mean {nearest[0]}?" if nearest else ""
-    return UserError(f"unknown {kind} {name!r}{hint}", where=where, allowed=", ".join(known))
+    text = repr(name) if len(name) <= LONGEST_NAME else repr(name[:LONGEST_NAME] + "...")
+    return UserError(f"unknown {kind} {text}{hint}", where=where, allowed=", ".join(known))

@@ -18,6 +18,9 @@ from .errors import UserError, unknown_name
 from .units import shown
 
 
+MOST_BYTES = 2_000_000
+"""Largest input file: these are written by hand."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.\[\]-]+")
 
 
@@ -29,6 +32,8 @@ def read_text(path: str | Path, kind: str = "text") -> str:
             raise UserError("no such file", where=where, allowed=allowed)
         if not Path(path).is_file():  # a pipe would block, a folder has no text
             raise UserError("not a file", where=where, allowed=allowed)
+        if Path(path).stat().st_size > MOST_BYTES:
+            raise UserError("too large", where=where, allowed=f"at most {MOST_BYTES} bytes")
         return Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"not UTF-8 at byte {error.start}", where=where, allowed=allowed) from None

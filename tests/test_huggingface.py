@@ -261,7 +261,7 @@ def test_content_that_is_no_json_object_is_refused_with_the_file(write, text):
 def test_binary_file_is_refused(write):
     path = write("")
     path.write_bytes(b"\xff\xfe\x00\x81")
-    assert "not a text file" in refusal(path)
+    assert "not UTF-8" in refusal(path)
 
 
 def test_missing_file_is_refused_with_its_path(tmp_path):

@@ -1,5 +1,6 @@
 """Accelerators: a design, the technologies it is built in, and the data sheet to compare with."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,22 +23,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Key:
-    """What a key of a file becomes: an attribute that carries the unit, and its least value."""
+    """What a key of a file becomes: an attribute that carries the unit, and what it may be."""
 
     field: str
     unit: str
     least: float = 0.0
+    """0: more than zero."""
+    most: float = math.inf
+    whole: bool = False
+
+    def allows(self, value: float) -> bool:
+        """Whether a value is accepted."""
+        inside = 0.0 < value and self.least <= value <= self.most
+        return inside and (not self.whole or value.is_integer())
+
+    def allowed(self) -> str:
+        """What is accepted, for an error."""
+        kind = "a whole number, " if self.whole else ""
+        most = f"{self.most:.0f} {self.unit}".strip()
+        if math.isinf(self.most):
+            return kind + (f"{self.least:g} or more" if self.least else "more than zero")
+        return kind + (f"{self.least:g} to {most}" if self.least else f"more than zero to {most}")
 
 
 _DESIGN = {
-    "die_area": _Key("die_area_mm2", "mm^2"),
-    "sm_count": _Key("sm_count", ""),
-    "clock": _Key("clock_ghz", "GHz"),
-    "memory_stacks": _Key("memory_stacks", ""),
+    "die_area": _Key("die_area_mm2", "mm^2", most=100_000),
+    "sm_count": _Key("sm_count", "", 1, whole=True),
+    "clock": _Key("clock_ghz", "GHz", most=10),
+    "memory_stacks": _Key("memory_stacks", "", 1, whole=True),
     "memory": _Key("memory_gb", "GB"),
     "network_per_direction": _Key("network_gb_s", "GB/s"),
-    "aspect_ratio": _Key("aspect_ratio", "", 1),
-    "dies_per_package": _Key("dies_per_package", "", 1),
+    "aspect_ratio": _Key("aspect_ratio", "", 1, 10),
+    "dies_per_package": _Key("dies_per_package", "", 1, 16, whole=True),
 }
 
 _DATASHEET = {
@@ -66,11 +83,14 @@ def _records(keys: dict[str, _Key]) -> BeforeValidator:
         for key, stated in content.items():
             if key not in keys:
                 raise unknown_name("key", key, keys, where=key)
-            record = read_record(stated, keys[key].unit, key, bare=False)
-            if record.value <= 0 or record.value < keys[key].least:
-                allowed = f"{keys[key].least:g} or more" if keys[key].least else "more than zero"
-                raise UserError(f"{record.value:g} is too small", where=key, allowed=allowed)
-            result[keys[key].field] = record
+            expected = keys[key]
+            record = read_record(stated, expected.unit, key, bare=False)
+            if not expected.allows(record.value):
+                value = f"{record.value:.6g} {expected.unit}".strip()
+                raise UserError(
+                    f"{value} is not accepted", where=key, allowed=expected.allowed()
+                )
+            result[expected.field] = record
         return result
 
     return checked(convert)

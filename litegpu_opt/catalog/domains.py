@@ -8,9 +8,11 @@ import math
 from collections.abc import Mapping
 
 from ..errors import UserError
+from .records import Record
 
 
 _SHARE = (0.0, 1.0)
+_FURTHEST = 1000.0
 _RIM_ROOM = 1.1
 """A die of the whole field must stay this much clear of where the wafer holds none."""
 
@@ -92,6 +94,19 @@ def check_domain(name: str, value: float, where: str) -> None:
         good, allowed = value >= 0.0, "0 or more"
     if not good:
         raise UserError(f"{value:g} is out of range", where=where, allowed=allowed)
+
+
+def check_scale(value: float, catalogued: Record, where: str) -> None:
+    """Refuse a value that is not 0 and further than a factor of 1000 outside the catalogue's range:
+    a unit slip, or beyond what double precision carries. **Raises:** `UserError`.
+    """
+    low, high = catalogued.low / _FURTHEST, max(catalogued.high, 1.0) * _FURTHEST
+    if value != 0.0 and not low <= value <= high:
+        raise UserError(
+            f"{value:g} is far outside the known range",
+            where=where,
+            allowed=f"{low:g} to {high:g} {catalogued.unit}",
+        )
 
 
 def check_together(values: Mapping[str, float]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, unknown_name
 from ..files import embedded
 from ..units import shown
-from .domains import check_domain, check_together
+from .domains import check_domain, check_scale, check_together
 from .records import Record, read_record
 
 
@@ -129,6 +129,7 @@ def _override(name: str, value: Any, where: str) -> Record:
         raise _unknown_value(name, where)
     record = value if isinstance(value, Record) else read_record(value, known[name], where)
     check_domain(name, record.value, where)
+    check_scale(record.value, _default_records()[name], where)
     return record
 
 
@@ -143,12 +144,17 @@ def _unknown_value(name: str, where: str) -> UserError:
 
 
 @cache
-def _units() -> dict[str, str]:
+def _default_records() -> dict[str, Record]:
     return {
-        f"{table}.{field}": record.unit
+        f"{table}.{field}": record
         for table in TABLE_NAMES
         for field, record in records(table, DEFAULT_ENTRIES[table]).items()
     }
+
+
+@cache
+def _units() -> dict[str, str]:
+    return {name: record.unit for name, record in _default_records().items()}
 
 
 def provenance(overrides: Overrides | None = None, **entries: str) -> dict[str, Record]:

@@ -4,7 +4,10 @@ Commands are imported when they run and import heavy modules in their bodies, so
 answers at once.
 """
 
+import contextlib
+import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -19,6 +22,9 @@ USER_ERROR = 2
 NOTHING_FEASIBLE = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_SCREEN_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")
 
 app = App(
     name="litegpu",
@@ -56,24 +62,42 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
     - `argv`: the words after the program's name; those of the process by default.
     """
+    if sys.stderr is None:  # closed by the shell
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    if sys.stdout is None:
+        sys.exit(_failed("cannot write: stdout is closed"))
+    for name in ("COLUMNS", "LINES"):  # libraries read them too, and fail on odd digits
+        if not _SCREEN_SIZE.fullmatch(os.environ.get(name, "")):
+            os.environ.pop(name, None)
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader has gone: keep the interpreter from failing again when it flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         code = BROKEN_PIPE
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _discard_stdout()
+        code = _failed(f"cannot write: {error.strerror}")
     sys.exit(code)
+
+
+def _discard_stdout() -> None:
+    """Keep the interpreter from failing again when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
     try:
         return app(arguments, exit_on_error=False, print_error=False) or 0
-    except CycloptsError as error:
-        message = str(error)
-    except UserError as error:
-        message = str(error)
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    except (CycloptsError, UserError) as error:
+        return _failed(str(error))
+
+
+def _failed(message: str) -> int:
+    with contextlib.suppress(OSError):
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return USER_ERROR

@@ -18,10 +18,11 @@ def enable_compilation_cache() -> Path | None:
         return None
     folder = Path(setting) if setting else _default_folder()
     try:
+        str(folder).encode("utf-8")  # JAX cannot take a name that is not text
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError:
+    except (OSError, ValueError):
         return None
     import jax
 

@@ -1,6 +1,7 @@
 """Screen policy: colour and redraw only on a terminal, plain ASCII elsewhere, any width."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -42,7 +43,7 @@ def console(stream: Any = None) -> Console:
     terminal = stream.isatty()
     stated = os.environ.get("COLUMNS", "")
     width = None if terminal else PIPED_COLUMNS
-    if stated.isdigit() and int(stated) > 0:
+    if re.fullmatch(r"0*[1-9][0-9]{0,5}", stated):
         width = max(int(stated), LEAST_COLUMNS)
     plain = not terminal or "NO_COLOR" in os.environ
     return _Screen(

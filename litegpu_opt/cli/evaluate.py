@@ -1,9 +1,47 @@
-"""`litegpu evaluate`."""
+"""`litegpu evaluate`, and the kinds of option that the commands share."""
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token, convert
 from cyclopts.validators import Number
+
+from ..errors import UserError
+from ..units import shown
+
+
+LARGEST_BATCH = 10**9
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_LONGEST_WHOLE = 20
+"""More characters are out of every range, and `int` refuses thousands of them."""
+
+
+def whole(low: int, high: int) -> Callable[[Any, Sequence[Token]], int]:
+    """The converter of an option: a whole number, written in decimal digits alone."""
+
+    def read(_: Any, tokens: Sequence[Token]) -> int:
+        text = tokens[0].value
+        if _WHOLE.fullmatch(text) and len(text) <= _LONGEST_WHOLE and low <= int(text) <= high:
+            return int(text)
+        raise UserError(
+            f"{shown(text)} is not accepted",
+            where=tokens[0].keyword or "",
+            allowed=f"a whole number, {low} to {high}",
+        )
+
+    return read
+
+
+def choice(kind: Any, tokens: Sequence[Token]) -> Any:
+    """The converter of an option with choices: `none` is not a word for its default."""
+    if tokens[0].value.lower() in ("none", "null"):
+        raise UserError(
+            f"{shown(tokens[0].value)} is not accepted",
+            where=tokens[0].keyword or "",
+            allowed=", ".join(kind.__args__),
+        )
+    return convert(kind, tokens)
 
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
@@ -19,8 +57,14 @@ def evaluate(
     accelerator: Annotated[
         str, Parameter(help="Built-in name (litegpu catalog accelerators) or path of a .toml file.")
     ],
-    tp: Annotated[int, Parameter(help="Devices of a group, in both pools.")],
-    batch: Annotated[int, Parameter(help="Sequences of a group, 1 or more.", validator=Positive)],
+    tp: Annotated[
+        int,
+        Parameter(help="Devices of a group, in both pools.", converter=whole(1, LARGEST_BATCH)),
+    ],
+    batch: Annotated[
+        int,
+        Parameter(help="Sequences of a group, 1 or more.", converter=whole(1, LARGEST_BATCH)),
+    ],
     prompt: Annotated[
         float, Parameter(help="Prompt tokens of a request, 1 or more.", validator=Positive)
     ],
@@ -28,24 +72,33 @@ def evaluate(
         float, Parameter(help="Output tokens of a request, 1 or more.", validator=Positive)
     ],
     weights: Annotated[
-        Format | None, Parameter(help="Number format of the weights [default: bf16].")
+        Format | None,
+        Parameter(help="Number format of the weights [default: bf16].", converter=choice),
     ] = None,
     kv: Annotated[
-        Format | None, Parameter(help="Number format of the KV cache [default: bf16].")
+        Format | None,
+        Parameter(help="Number format of the KV cache [default: bf16].", converter=choice),
     ] = None,
     activations: Annotated[
-        Format | None, Parameter(help="Number format of the activations [default: bf16].")
+        Format | None,
+        Parameter(help="Number format of the activations [default: bf16].", converter=choice),
     ] = None,
     wire: Annotated[
-        Format | None, Parameter(help="Number format on the network [default: bf16].")
+        Format | None,
+        Parameter(help="Number format on the network [default: bf16].", converter=choice),
     ] = None,
     execution: Annotated[
         Literal["ideal", "calibrated"] | None,
-        Parameter(help="ideal: peak rates, hard roofline, no latencies [default: calibrated]."),
+        Parameter(
+            help="ideal: peak rates, hard roofline, no latencies [default: calibrated].",
+            converter=choice,
+        ),
     ] = None,
     batch_prefill: Annotated[
         int | None,
-        Parameter(help="Sequences of a prefill group [default: 1].", validator=Positive),
+        Parameter(
+            help="Sequences of a prefill group [default: 1].", converter=whole(1, LARGEST_BATCH)
+        ),
     ] = None,
     ttft: Annotated[
         str | None, Parameter(help='Limit on the time to first token, such as "1 s" [none].')
@@ -55,7 +108,7 @@ def evaluate(
     ] = None,
     basis: Annotated[
         Literal["cost", "price"] | None,
-        Parameter(help="Bill of materials or selling prices [default: cost]."),
+        Parameter(help="Bill of materials or selling prices [default: cost].", converter=choice),
     ] = None,
     breakdown: Annotated[
         bool, Parameter(negative="", help="Add the time of every operator.")
@@ -126,7 +179,6 @@ def evaluate(
 
 
 def _milliseconds(option: str, text: str) -> float | None:
-    from ..errors import UserError
     from ..fields import limit
 
     try:

@@ -1,14 +1,27 @@
 """`litegpu optimize`."""
 
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from cyclopts import Parameter, Token
 
 from ..errors import UserError
-from .evaluate import Json
+from ..units import shown
+from .evaluate import Json, whole
+
+
+FILES = ("result.json", "report.md", "study.toml")
+"""What `--out` holds."""
+
+
+def _folder(_: Any, tokens: Sequence[Token]) -> Path:
+    text = tokens[0].value
+    if not text or "\0" in text:
+        raise UserError(f"{shown(text)} is not a path", where="--out", allowed="a folder")
+    return Path(text)
 
 
 def optimize(
@@ -18,20 +31,21 @@ def optimize(
     ] = None,
     *,
     out: Annotated[
-        Path | None, Parameter(help="Folder for study.toml, result.json and report.md.")
+        Path | None,
+        Parameter(help="Folder for study.toml, result.json and report.md.", converter=_folder),
     ] = None,
     seed: Annotated[
         int | None,
         Parameter(
             help="Seed of the starts, 0 to 4294967295, in place of the study's.",
-            validator=Number(gte=0, lte=2**32 - 1),
+            converter=whole(0, 2**32 - 1),
         ),
     ] = None,
     starts: Annotated[
         int | None,
         Parameter(
             help="Random starts of each branch, 1 to 64, in place of the study's.",
-            validator=Number(gte=1, lte=64),
+            converter=whole(1, 64),
         ),
     ] = None,
     as_json: Json = False,
@@ -74,20 +88,27 @@ def optimize(
 
 
 def _check_folder(folder: Path, asked_hash: str) -> None:
-    """Refuse a folder that is a file or holds another study, before a search that would be lost."""
+    """Refuse a folder that cannot take the results, before a search that would be lost."""
     from ..study import load_study, study_hash
 
     where = "--out"
     try:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is not a folder", where=where)
+        for name in FILES:
+            if (folder / name).is_dir():
+                raise UserError(
+                    f"{folder / name} is a folder", where=where, allowed="a file, or nothing there"
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
         present = folder / "study.toml"
         if not present.exists():
-            folder.mkdir(parents=True, exist_ok=True)
             return
     except OSError as error:
         reason = error.strerror or "not a path"
-        raise UserError(f"{folder} cannot be made: {reason}", where=where) from None
+        raise UserError(f"{folder} cannot be written: {reason}", where=where) from None
     try:
         same = study_hash(load_study(present)) == asked_hash
     except UserError:
@@ -112,12 +133,17 @@ def _write(folder: Path, study_text: str, content: dict[str, Any]) -> None:
 
 def _exit_code(content: dict[str, Any]) -> int:
     """3, with the reasons on stderr, where a workload has no feasible candidate."""
-    from ..report.findings import infeasible_texts
+    from ..report.findings import infeasible_texts, open_branches
     from . import NOTHING_FEASIBLE
 
     hopeless = [workload for workload in content["panel"] if not workload["optima"]]
     for workload in hopeless:
-        print(f"nothing feasible for workload {workload['workload']}", file=sys.stderr)
+        verdict = (
+            "no feasible candidate found"
+            if any(open_branches(entry) for entry in workload["infeasible"])
+            else "nothing feasible"
+        )
+        print(f"{verdict} for workload {workload['workload']}", file=sys.stderr)
         for entry in workload["infeasible"]:
             for text in infeasible_texts(entry):
                 print(f"  {entry['name']}: {text}", file=sys.stderr)

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 
 from ..catalog import load_accelerator, technology
+from ..errors import UserError
 from ..machine.technology import Technology
 from ..numerics import AnyArray
 from ..study import Study, StudyCandidate
 from ..workload.huggingface import read_transformer
 from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
+from ..workload.transformer import Transformer
 from .branches import (
     Choice,
     candidate_branches,
@@ -22,7 +24,7 @@ from .branches import (
     stacked_pools,
 )
 from .lanes import Outcome, put, solve_lanes
-from .problem import VARIABLES, Branch
+from .problem import BOX, VARIABLES, Branch
 from .result import Starts
 
 
@@ -88,7 +90,7 @@ class Ended:
         agree = done & (np.abs(self.lanes.value - least[:, None]) <= AGREE)
         shares = agree.mean(axis=1)[feasible]
         incumbent = self.value.min()
-        proved = np.isinf(self.bound)
+        proved = np.isposinf(self.bound)
         beaten = ~feasible & ~proved & (self.bound >= incumbent)
         return Starts(
             total=done.size,
@@ -132,7 +134,7 @@ def study_workloads(study: Study) -> list[Workload]:
     """The workloads of a study. **Raises:** `UserError` for a model that cannot be read."""
     return [
         make_workload(
-            read_transformer(row.model),
+            _model(row.model, f"workload[{index}].model"),
             row.precision(),
             prompt_tokens=row.prompt_tokens,
             output_tokens=row.output_tokens,
@@ -143,6 +145,17 @@ def study_workloads(study: Study) -> list[Workload]:
         )
         for index, row in enumerate(study.workloads)
     ]
+
+
+def _model(name_or_path: str, where: str) -> Transformer:
+    try:
+        return read_transformer(name_or_path)
+    except UserError as error:
+        raise UserError(
+            error.what,
+            where=f"{where}: {error.where}" if error.where else where,
+            allowed=error.allowed,
+        ) from None
 
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:
@@ -197,7 +210,7 @@ def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[En
     """Solve all branches of all groups from random starts, in one stream of lanes."""
     branches = stack([branch for group in groups for _, branch in group.branches])
     count = len(branches.free)
-    lower, upper = (np.asarray(side) for side in groups[0].branches[0][1].box)
+    lower, upper = np.log(list(BOX.values())).T
     random = np.random.default_rng(study.seed)
     lanes = np.repeat(np.arange(count), study.starts)
     starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))

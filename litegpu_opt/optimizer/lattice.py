@@ -13,7 +13,7 @@ import numpy as np
 
 from ..catalog import offered_gb
 from ..machine.design import Design
-from ..machine.silicon import die_link_edge_mm, field_area_mm2
+from ..machine.silicon import die_link_edge_mm, edge_needed_mm, field_area_mm2
 from ..machine.technology import Technology
 from ..study import Study
 from .branches import Choice, hold, stack, with_aspect
@@ -175,6 +175,8 @@ def fits_on_edges(design: Design, technology: Technology) -> bool:
     stretch = math.sqrt(float(design.aspect_ratio))
     usable = float(technology.process.usable_edge_share)
     room_mm = [usable * side_mm * stretch] * 2 + [usable * side_mm / stretch] * 2
+    if float(edge_needed_mm(design, technology)) > sum(room_mm) + 1e-6:
+        return False
     for width_mm in sorted(_pieces_mm(design, technology, dies), reverse=True):
         room_mm.sort()
         side = next((i for i, free in enumerate(room_mm) if free >= width_mm - 1e-9), None)

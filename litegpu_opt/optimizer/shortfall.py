@@ -7,7 +7,7 @@ import numpy as np
 from ..limits import LIMIT_NAMES, LIMITS
 from .branches import push, stack
 from .groups import Ended, Group, Progress, solve, solved
-from .problem import VARIABLES, Branch
+from .problem import BOX, VARIABLES, Branch
 from .result import Shortfall
 
 
@@ -29,7 +29,7 @@ def search_shortfalls(
     ]
     if not rows:
         return {n: () for n in stuck}
-    lower, upper = (np.asarray(side) for side in rows[0][2].box)
+    lower, upper = np.log(list(BOX.values())).T
     outcome = solve(
         stack([branch for _, _, branch in rows]),
         np.broadcast_to((lower + upper) / 2.0, (len(rows), len(VARIABLES))),

@@ -1,6 +1,7 @@
 """What a result means, in sentences. Works on the dictionaries of `result_json`."""
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from ..workload.phases import PHASES
@@ -22,6 +23,9 @@ NOT_MODELLED = (
 
 SAME = 1e-4
 """Costs, or powers, that differ by less are called equal."""
+
+SOLVER_ERROR = Decimal("1e-6")
+"""A limit that is this much (relative) above the least use found can surely be met."""
 
 Result = Mapping[str, Any]
 
@@ -182,8 +186,15 @@ def trust_text(counts: Mapping[str, int]) -> str:
     )
 
 
+def open_branches(entry: Result) -> int:
+    """Branches of a candidate without a feasible point that are not proved to have none."""
+    return entry.get("starts", {}).get("open_branches", 0)
+
+
 def infeasible_texts(entry: Result) -> list[str]:
     """What keeps a candidate or baseline from being feasible: the limits whose relaxation helps."""
+    if count := open_branches(entry):
+        return [f"not solved: {count} {'branch is' if count == 1 else 'branches are'} open"]
     helpful = [row for row in entry["shortfalls"] if row["reachable"] is not None]
     if helpful:
         return [shortfall_text(row) for row in helpful]
@@ -195,9 +206,18 @@ def infeasible_texts(entry: Result) -> list[str]:
 
 def shortfall_text(shortfall: Result) -> str:
     """A limit that cannot be met, with the smallest relaxation that helps."""
-    unit, allowed, reachable = shortfall["unit"], shortfall["allowed"], shortfall["reachable"]
+    unit = shortfall["unit"].replace("mm2", "mm^2")  # as a study file takes it
+    allowed = Decimal(repr(float(shortfall["allowed"])))
+    reachable = Decimal(repr(float(shortfall["reachable"])))
+    reachable = _rounded_up(max(reachable, allowed) * (1 + SOLVER_ERROR))
     return (
-        f"{shortfall['limit']}: allowed {figure(allowed)} {unit}, reachable {figure(reachable)} "
+        f"{shortfall['limit']}: allowed {figure(float(allowed))} {unit}, reachable {reachable:f} "
         f"{unit} with every other limit kept; smallest relaxation that helps: "
-        f"x{figure(reachable / allowed)}"
+        f"x{_rounded_up(reachable / allowed):f}"
     )
+
+
+def _rounded_up(value: Decimal) -> Decimal:
+    """Four significant digits, never less than the value, for a user to type."""
+    step = Decimal(1).scaleb(min(0, value.adjusted() - 3))
+    return value.quantize(step, ROUND_CEILING).normalize()

@@ -8,7 +8,7 @@ from ..limits import LIMITS
 from ..workload.phases import PHASES
 from .asked import asked
 from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
-from .findings import NOT_MODELLED, infeasible_texts, trust_text
+from .findings import NOT_MODELLED, infeasible_texts, open_branches, trust_text
 
 
 LEAST_ELASTICITY = 1e-3
@@ -36,7 +36,8 @@ def workload_section(workload: Result) -> Section:
     if optima:
         blocks += [_limits(optima), _starts(optima)]
     blocks += [
-        f"{entry['name']} is not feasible: {'; '.join(infeasible_texts(entry))}."
+        f"{entry['name']}{'' if open_branches(entry) else ' is not feasible'}: "
+        f"{'; '.join(infeasible_texts(entry))}."
         for entry in workload["infeasible"]
     ]
     return Section(f"Workload {workload['workload']}", tuple(blocks))

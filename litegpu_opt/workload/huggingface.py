@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..errors import UserError, unknown_name
+from ..files import read_text
 from .config_file import ConfigFile
 from .families import FAMILIES
 from .transformer import Transformer
@@ -44,11 +45,7 @@ def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
     path = Path(expanded)
     if os.path.isdir(expanded):
         path = path / "config.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise UserError(f"cannot be read: {reason}", where=str(path)) from error
+    text = read_text(path, "JSON")
     stem = path.resolve().parent.name if path.name == "config.json" else path.stem
     return _parse(text, path=str(path), name=stem)
 
