@@ -104,7 +104,10 @@ def test_extends(write):
             "203.5 has no unit; allowed: a quantity in mm^2",
         ),
         ('extends = "h100-sxm"\ndesign.die_area = "203.5 mm"', "mine.toml:design.die_area: 'mm'"),
-        ('extends = "h100-sxm"\ndesign.die_area = "0 mm^2"', "allowed: more than zero to 100000 mm^2"),
+        (
+            'extends = "h100-sxm"\ndesign.die_area = "0 mm^2"',
+            "allowed: more than zero to 100000 mm^2",
+        ),
         (
             'extends = "h100-sxm"\ndesign.die_area = "100001 mm^2"',
             "100001 mm^2 is not accepted; allowed: more than zero to 100000 mm^2",

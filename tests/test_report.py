@@ -13,7 +13,7 @@ from litegpu_opt.cli.console import show
 from litegpu_opt.cli.optimize import _exit_code
 from litegpu_opt.report.document import Section, Table, figure, finite, json_text, percent
 from litegpu_opt.report.findings import NOT_MODELLED, findings
-from litegpu_opt.report.markdown import markdown_block
+from litegpu_opt.report.markdown import markdown_block, markdown_report
 from litegpu_opt.report.panel import panel_sections, workload_section
 from litegpu_opt.study import load_study, study_hash
 
@@ -219,6 +219,28 @@ def test_exit_code_is_zero_while_some_candidate_is_feasible(content, capsys):
     assert _exit_code({"panel": [partly]}) == 0
     assert capsys.readouterr().err == ""
     assert _exit_code({"panel": [first, hopeless]}) == 3
+
+
+def test_open_branches_are_not_called_infeasible(content, capsys, screen):
+    hopeless = copy.deepcopy(content["panel"][1])
+    for entry in hopeless["infeasible"]:
+        entry["starts"]["open_branches"] = 3
+    name = hopeless["infeasible"][0]["name"]
+    assert _exit_code({"panel": [hopeless]}) == 3
+    err = capsys.readouterr().err
+    assert f"  {name}: not solved: 3 branches are open\n" in err
+    assert "nothing feasible" not in err and "smallest relaxation" not in err
+    text = screen([workload_section(hopeless)])
+    assert f"{name}: not solved: 3 branches are open." in text
+    assert f"{name} is not feasible" not in text
+    assert "no feasible candidate was found" in markdown_report(content | {"panel": [hopeless]})
+
+
+def test_reasons_end_with_one_full_stop(content, screen):
+    hopeless = copy.deepcopy(content["panel"][1])
+    assert ".." not in screen([workload_section(hopeless)])
+    hopeless["infeasible"][0]["shortfalls"] = []
+    assert ".." not in screen([workload_section(hopeless)])
 
 
 def test_folder_holds_the_study_the_json_and_the_report(finished):

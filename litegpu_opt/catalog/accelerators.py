@@ -87,9 +87,7 @@ def _records(keys: dict[str, _Key]) -> BeforeValidator:
             record = read_record(stated, expected.unit, key, bare=False)
             if not expected.allows(record.value):
                 value = f"{record.value:.6g} {expected.unit}".strip()
-                raise UserError(
-                    f"{value} is not accepted", where=key, allowed=expected.allowed()
-                )
+                raise UserError(f"{value} is not accepted", where=key, allowed=expected.allowed())
             result[expected.field] = record
         return result
 

@@ -64,12 +64,13 @@ def optimize(
         _check_folder(out, study_hash(asked))
 
     from . import INTERRUPTED
-    from .cache import enable_compilation_cache
+    from .cache import enable_compilation_cache, trace_quickly
     from .console import leaving_on_interrupt, progress, show, show_json
 
     title = "compiling and searching; the first run takes about a minute"
     with leaving_on_interrupt(INTERRUPTED), progress(title, quiet=as_json) as report:
         enable_compilation_cache()
+        trace_quickly()
         from ..optimizer.panel import optimize as search
         from ..report.panel import panel_sections
         from ..report.result_json import panel_json

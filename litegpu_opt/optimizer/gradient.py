@@ -15,7 +15,7 @@ from jax import Array
 
 Functions = Callable[[Array], Array]
 
-OUTER_STEPS = 6
+OUTER_STEPS = 4
 INNER_STEPS = 15
 LEARNING_RATE = 0.1
 FIRST_WEIGHT = 10.0

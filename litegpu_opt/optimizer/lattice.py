@@ -28,7 +28,7 @@ from .groups import (
 from .problem import DESIGN_VARIABLES, VARIABLES, Branch
 
 
-BRANCHES = 6
+BRANCHES = 4
 """Best branches of a group whose neighbours are searched."""
 MEMORIES = 4
 """Memory choices of a group that go on to the second stage."""

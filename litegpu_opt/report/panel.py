@@ -171,7 +171,7 @@ def _limits(optima: list[Result]) -> Table:
     return Table(
         ("", *(optimum["name"] for optimum in optima)),
         tuple(rows),
-        "Limits that bind: change of the cost for 1 % more of the limit",
+        "Limits that bind: change of the cost when a limit is loosened by 1 %",
     )
 
 
