@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from litegpu_opt.execution.roofline import SoftRoof, both_pools
-from litegpu_opt.numerics import QUICK_COMPILE
 from litegpu_opt.optimizer import interior
 from litegpu_opt.optimizer.branches import stack
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
 from litegpu_opt.optimizer.lanes import LANES_PER_CHUNK, functions_of
+from litegpu_opt.programs import QUICK_COMPILE
 from litegpu_opt.study import load_study
 
 

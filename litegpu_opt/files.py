@@ -78,12 +78,12 @@ def toml_literal(value: Any) -> str:
             return "[" + ", ".join(toml_literal(item) for item in value) + "]"
 
 
-def write_atomic(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file so that a reader sees the old content or the new, never a part."""
+def write_atomic(path: str | Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part of it."""
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8", newline="\n")
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(draft, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache: the first search compiles, later ones do not."""
+"""The cache of compiled programs: the first search traces and compiles, later ones do not."""
 
 import os
 import tempfile
@@ -40,6 +40,9 @@ def enable_compilation_cache() -> Path | None:
         return None
     import jax
 
+    from ..programs import keep_programs_in
+
+    keep_programs_in(folder)
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -11,7 +11,7 @@ from jax import Array
 from ..evaluation import Metrics, assess
 from ..execution.roofline import SoftRoof, both_pools
 from ..machine.technology import Technology
-from ..numerics import compiled
+from ..programs import compiled
 from .branches import stack
 from .lattice import Solved
 from .problem import Branch, design_at, values_at

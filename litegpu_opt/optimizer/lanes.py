@@ -12,7 +12,8 @@ import numpy as np
 from jax import Array
 
 from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof, both_pools
-from ..numerics import AnyArray, compiled
+from ..numerics import AnyArray
+from ..programs import compiled
 from . import gradient, interior
 from .certificate import lower_bounds
 from .problem import Branch, objective_and_limits, point_at
