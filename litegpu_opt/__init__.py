@@ -16,6 +16,7 @@ _HOME = {
     "Design": "machine.design",
     "HardRoof": "execution.roofline",
     "Metrics": "evaluation",
+    "Parallelism": "workload.parallelism",
     "Precision": "workload.precision",
     "SoftRoof": "execution.roofline",
     "Technology": "machine.technology",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .optimizer.panel import optimize
     from .study import load_study
     from .workload.huggingface import read_transformer
+    from .workload.parallelism import Parallelism
     from .workload.precision import Precision
     from .workload.traffic import Workload, make_workload
 
@@ -49,6 +51,7 @@ __all__ = [
     "Design",
     "HardRoof",
     "Metrics",
+    "Parallelism",
     "Precision",
     "SoftRoof",
     "Technology",

@@ -1,16 +1,17 @@
-"""How a design is run: parallel degrees, batches and clocks of the two pools."""
+"""How a design is run: parallelism, batches and clocks of the two pools."""
 
 import equinox as eqx
 from jax import Array
 
 from .numerics import scalar
+from .workload.parallelism import Parallelism
 
 
 class Deployment(eqx.Module):
-    """A prefill pool and a decode pool of one design, each made of tensor-parallel groups."""
+    """A prefill pool and a decode pool of one design, each made of groups of devices."""
 
-    tp_prefill: int = eqx.field(static=True)
-    tp_decode: int = eqx.field(static=True)
+    prefill: Parallelism = eqx.field(static=True)
+    decode: Parallelism = eqx.field(static=True)
     batch_prefill: Array = eqx.field(converter=scalar)
     """Sequences per group and phase."""
     batch_decode: Array = eqx.field(converter=scalar)

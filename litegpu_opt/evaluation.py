@@ -3,7 +3,6 @@
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -120,13 +119,12 @@ def evaluate(
       overlap exponent. `HardRoof()` is the classic roofline.
     - `die_area_max_mm2`: a limit of the study's own.
 
-    **Raises:** `UserError` if a parallel degree does not divide the model.
+    **Raises:** `UserError` for a way of parallelism that the model does not allow.
     """
     if roof is None:
         roof = SoftRoof(technology.execution.overlap_exponent)
-    pools = build_pools(workload, deployment.tp_prefill, deployment.tp_decode)
     return assess(
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *pools),
+        build_pools(workload, deployment.prefill, deployment.decode),
         jnp.stack([deployment.batch_prefill, deployment.batch_decode]),
         jnp.stack([deployment.clock_prefill_ghz, deployment.clock_decode_ghz]),
         both_pools(roof),

@@ -4,11 +4,17 @@ A certificate of 1e-9 cannot be stated in single precision. Packages with JAX
 values import this module first.
 """
 
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+
+Tree = TypeVar("Tree")
 
 AnyArray = Array | np.ndarray
 """On a device or on the host."""
@@ -22,3 +28,28 @@ TINY = 1e-30
 def scalar(value: float | AnyArray) -> Array:
     """Convert a pytree leaf to a float64 JAX scalar (the converter of every numeric field)."""
     return jnp.asarray(value, dtype=jnp.float64)
+
+
+def stack_padded(trees: Sequence[Tree], module: ModuleType = jnp) -> Tree:
+    """Pytrees on a new leading axis; a shorter last axis is filled up with zeros.
+
+    **Arguments:**
+
+    - `module`: `jax.numpy`, or `numpy` to stay on the host.
+    """
+
+    def stack(*leaves: AnyArray) -> AnyArray:
+        arrays = [module.asarray(leaf) for leaf in leaves]
+        longest = max(array.shape[-1:] for array in arrays)
+        if not longest:
+            return module.stack(arrays)
+        return module.stack(
+            [
+                module.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, longest[0] - array.shape[-1])])
+                if array.shape[-1:] != longest
+                else array
+                for array in arrays
+            ]
+        )
+
+    return jax.tree.map(stack, *trees)

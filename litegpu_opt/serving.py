@@ -27,6 +27,8 @@ class Service(eqx.Module):
     """Duration of the phase; the device is busy that long."""
     latency_ms: Array
     """What the user waits: the phase and the hand-over of its KV cache."""
+    weights_gb: Array
+    """Resident weights."""
     memory_gb: Array
     """Resident weights and KV cache."""
     device_j: Array
@@ -58,7 +60,9 @@ def serve(
     prices = technology.prices
     operators = pool.operators
 
-    times = operator_times(operators, batch, rates, technology.execution)
+    part = batch / pool.microbatches
+    of_stage = operator_times(operators, part, rates, technology.execution)
+    times = jax.tree.map(lambda ms: pool.stage_times * ms, of_stage)
     time_ms = jnp.sum(times.total_ms(roof))
     time_s = time_ms / MS_PER_S
     handover_s = (
@@ -74,7 +78,7 @@ def serve(
     wire_gb = batch * jnp.sum(operators.repeats * operators.wire_gb_per_seq) + sent_gb
     device_j = (
         energy.static_w * time_s
-        + dynamic_energy_j(operators, batch, energy)
+        + pool.microbatches * dynamic_energy_j(operators, part, energy)
         + energy.network_j_per_gb * sent_gb
     )
     cluster_j = (
@@ -88,6 +92,7 @@ def serve(
         times=times,
         time_ms=time_ms,
         latency_ms=time_ms + MS_PER_S * handover_s,
+        weights_gb=pool.weights_gb,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,
         device_j=device_j,
         cluster_j=cluster_j,

@@ -4,6 +4,7 @@ Numbers marked PHYSICS or CASES come from the project's collection of sources; t
 collection itself is not needed here.
 """
 
+import dataclasses
 import math
 
 import equinox as eqx
@@ -48,9 +49,15 @@ from litegpu_opt.machine.silicon import (
 )
 from litegpu_opt.numerics import scalar
 from litegpu_opt.serving import serve
-from litegpu_opt.workload.collectives import all_reduce_wire
+from litegpu_opt.workload.collectives import all_reduce
+from litegpu_opt.workload.counts import (
+    ExpertCounts,
+    OperatorCounts,
+    decode_counts,
+    operator_names,
+)
 from litegpu_opt.workload.huggingface import read_transformer
-from litegpu_opt.workload.operators import Operators, decode_operators
+from litegpu_opt.workload.parallelism import Parallelism
 from litegpu_opt.workload.pool import Pool
 from litegpu_opt.workload.precision import Precision
 from litegpu_opt.workload.traffic import make_workload
@@ -549,29 +556,22 @@ def test_design_cost_is_spread_over_the_fleet(default):
     close(nre_usd_per_token(default) * 1e6, 0.008)
 
 
-def one_operator(**counts):
+def one_operator(experts=None, **counts):
     """A phase of a single operator; everything not named is zero."""
-    zero, one = jnp.zeros(1), jnp.ones(1)
-    values = {
-        name: zero
-        for name in vars(
-            Operators(("op",), one, zero, zero, zero, zero, zero, zero, zero, one, zero, zero)
-        )
-        if name != "names"
-    }
-    values |= {"repeats": one, "ranks": one}
-    values |= {name: jnp.array([float(value)]) for name, value in counts.items()}
-    return Operators(names=("op",), **values)
+    names = {field.name for field in dataclasses.fields(OperatorCounts)} - {"experts"}
+    assert counts.keys() <= names
+    values = dict.fromkeys(names, 0.0) | {"repeats": 1.0} | counts
+    columns = {name: jnp.array([float(value)]) for name, value in values.items()}
+    return OperatorCounts(experts=experts, **columns)
 
 
-def test_dollars_per_million_tokens(h100):
-    # CASES 55: $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
-    design, tree = h100
-    tree = with_leaves(tree, "prices", electricity_usd_per_kwh=0.0)
-    tree = with_leaves(tree, "execution", launch_us=1e6)
-    pool = Pool(
-        operators=one_operator(launches=1),  # one second
+def one_second_pool(**values):
+    """A pool of one device whose only operator is a launch."""
+    plain = dict(
+        operators=one_operator(launches=1),
         devices=1,
+        microbatches=1,
+        stage_times=1,
         weights_gb=1,
         kv_gb_per_seq=0.1,
         sent_gb_per_seq=0,
@@ -579,8 +579,16 @@ def test_dollars_per_million_tokens(h100):
         executions_per_token=1,
         limit_ms=1e12,
     )
+    return Pool(**(plain | values))
+
+
+def test_dollars_per_million_tokens(h100):
+    # CASES 55: $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
+    design, tree = h100
+    tree = with_leaves(tree, "prices", electricity_usd_per_kwh=0.0)
+    tree = with_leaves(tree, "execution", launch_us=1e6)
     service = serve(
-        pool,
+        one_second_pool(),
         scalar(1000),
         scalar(1.83),
         HardRoof(),
@@ -595,13 +603,48 @@ def test_dollars_per_million_tokens(h100):
     close(1 / service.usd_per_token, 1_440_000)
 
 
+def test_a_pipeline_waits_for_its_stages_and_works_for_its_microbatches(h100):
+    # 4 microbatches through 3 stages: 6 stage times, 4 of them with work to do
+    design, tree = h100
+    tree = with_leaves(tree, "execution", launch_us=1e6)
+    work = one_operator(launches=1, tflop_bf16_per_seq=1.0, weight_gb=10.0, traffic_gb_per_seq=2.0)
+
+    def service(**values):
+        return serve(
+            one_second_pool(operators=work, executions_per_token=0.002, **values),
+            scalar(64),
+            scalar(1.83),
+            HardRoof(),
+            design,
+            scalar(700),
+            scalar(2.5 / 3600),
+            tree,
+        )
+
+    found = service(devices=3, microbatches=4, stage_times=6)
+    compute_s = 16 / (0.72 * 132 * 4096 * 1.83e-3)
+    memory_s = (10 + 16 * 2) / (0.83 * 3350)
+    time_s = 6 * (1 + max(compute_s, memory_s))
+    close(found.time_ms, 1e3 * time_s)
+    static_w = 0.086 * 814 + 81.4
+    dynamic_j = 4 * (16 * 0.68 + (10 + 16 * 2) * 8e-3 * 5.5)
+    close(found.device_j, static_w * time_s + dynamic_j)
+    close(found.device_seconds_per_token, 3 * 0.002 / 64 * time_s)
+    # one batch in one piece on one device: everything once
+    whole = service(devices=1, microbatches=1, stage_times=1)
+    compute_s, memory_s = 4 * compute_s, (10 + 64 * 2) / (0.83 * 3350)
+    time_s = 1 + max(compute_s, memory_s)
+    close(whole.time_ms, 1e3 * time_s)
+    close(whole.device_j, static_w * time_s + 64 * 0.68 + (10 + 64 * 2) * 8e-3 * 5.5)
+
+
 # --- collectives -------------------------------------------------------------------------------
 
 
 def ideal_network(default, **values):
     zeros = {
         "collective_us": 0.0,
-        "collective_us_per_rank": 0.0,
+        "collective_us_per_step": 0.0,
         "collective_us_per_sqrt_mb": 0.0,
         "network_efficiency": 1.0,
     }
@@ -619,44 +662,53 @@ def test_all_reduces_of_a_decode_step(default):
         prompt_tokens=1000,
         output_tokens=100,
     )
-    operators = decode_operators(workload, 8)
+    operators = decode_counts(workload, Parallelism(8))
+    names = operator_names(workload.transformer, Parallelism(8), decode=True)
     times = operator_times(operators, scalar(64), RATES, ideal_network(default))
-    wire_us = dict(zip(operators.names, 1e3 * np.asarray(times.wire_ms), strict=True))
+    wire_us = dict(zip(names, 1e3 * np.asarray(times.wire_ms), strict=True))
     assert wire_us["embedding"] == pytest.approx(4.078, abs=5e-4)
     assert wire_us["output"] + wire_us["down"] == pytest.approx(652.4, abs=0.06)
     assert np.all(np.asarray(times.hop_ms) == 0.0)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "wire_bytes"), [("ring", 1_835_008), ("in-network", 1_179_648)]
+    ("algorithm", "wire_bytes"),
+    [
+        ("ring", 1_835_008),
+        ("in-network", 1_179_648),
+        ("one-shot", 7_340_032),
+        ("two-shot", 1_835_008),
+    ],
 )
 def test_wire_bytes_of_an_all_reduce(algorithm, wire_bytes):
-    # CASES 46: S = 1 MiB, n = 8
-    assert all_reduce_wire(1_048_576, 8, algorithm) == wire_bytes
+    # CASES 46: S = 1 MiB, n = 8; one-shot sends all of it to seven others
+    assert all_reduce(1_048_576, 8, algorithm).sent == wire_bytes
 
 
 def test_latency_rules_a_small_all_reduce(default):
-    # CASES 51: 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us; two hops per further rank
+    # CASES 51: 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us
     message = 16_384
+    exchange = all_reduce(message, 8)
     operators = one_operator(
-        collectives=1,
-        ranks=8,
-        message_mb_per_seq=message / 1e6,
-        wire_gb_per_seq=all_reduce_wire(message, 8) / 1e9,
+        collectives=exchange.calls,
+        steps=exchange.steps,
+        message_mb_per_seq=exchange.message / 1e6,
+        wire_gb_per_seq=exchange.sent / 1e9,
     )
-    execution = ideal_network(default, collective_us_per_rank=4.0)
+    execution = ideal_network(default, collective_us_per_step=2.0)
     times = operator_times(operators, scalar(1), RATES, execution)
     close(1e3 * times.hop_ms[0], 28.0, rel=1e-9)
     close(1e3 * (times.hop_ms + times.wire_ms)[0], 28.064, abs=5e-4)
 
 
-def test_a_collective_has_a_fixed_a_ranked_and_a_root_term(default):
-    operators = one_operator(collectives=1, ranks=4, message_mb_per_seq=0.25, repeats=3)
+def test_a_collective_has_a_fixed_a_stepwise_and_a_root_term(default):
+    # a ring of four: six steps
+    operators = one_operator(collectives=1, steps=6, message_mb_per_seq=0.25, repeats=3)
     execution = ideal_network(
-        default, collective_us=4.0, collective_us_per_rank=0.15, collective_us_per_sqrt_mb=2.5
+        default, collective_us=4.0, collective_us_per_step=0.075, collective_us_per_sqrt_mb=2.5
     )
     times = operator_times(operators, scalar(16), RATES, execution)
-    # 3 x (4 + 0.15 x 3 + 2.5 sqrt(4 MB)) us
+    # 3 x (4 + 0.075 x 6 + 2.5 sqrt(4 MB)) us
     close(1e3 * times.hop_ms[0], 3 * (4 + 0.45 + 5.0), rel=1e-9)
 
 
@@ -675,3 +727,13 @@ def test_compute_and_memory_time_of_an_operator(default):
     close(times.compute_ms[0], 80 * 1e3 * compute_s)
     close(times.memory_ms[0], 80 * (1.5 + 3 * 0.2) / (0.83 * 3.35))
     close(times.launch_ms[0], 80 * 2 * 4e-3)
+
+
+def test_experts_are_read_if_a_token_is_routed_to_them(default):
+    # 2 of 8 experts per token; three tokens miss one with (3/4)^3 and meet 8 (1 - 27/64) = 4.625
+    experts = ExpertCounts(
+        gb=jnp.array([0.5]), held=jnp.array([8.0]), log_miss_per_seq=jnp.log(jnp.array([0.75]))
+    )
+    operators = one_operator(experts, repeats=32, weight_gb=0.1, traffic_gb_per_seq=0.02)
+    times = operator_times(operators, scalar(3), RATES, default.execution)
+    close(times.memory_ms[0], 32 * (0.1 + 4.625 * 0.5 + 3 * 0.02) / (0.83 * 3.35))

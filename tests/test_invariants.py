@@ -24,10 +24,13 @@ from litegpu_opt.machine.rates import peak_rates
 from litegpu_opt.machine.technology import TABLES
 from litegpu_opt.numerics import scalar
 from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES, VARIABLES
+from litegpu_opt.workload.counts import operator_names
 from litegpu_opt.workload.huggingface import read_transformer
+from litegpu_opt.workload.parallelism import Parallelism
 from litegpu_opt.workload.pool import build_pools
 from litegpu_opt.workload.precision import Precision
 from litegpu_opt.workload.traffic import make_workload
+from litegpu_opt.workload.transformer import DenseMlp, Experts, LatentAttention, Layer, Transformer
 
 
 FP8 = Precision("fp8", "fp8", "bf16", "bf16")
@@ -39,10 +42,39 @@ DECODE_ONLY = make_workload(
 )
 ONE_TOKEN = make_workload(MODEL, FP8, prompt_tokens=1500, output_tokens=1, ttft_ms=1000)
 
-WORKLOADS = {"both": WORKLOAD, "decode-only": DECODE_ONLY, "one-token": ONE_TOKEN}
+_LATENT = LatentAttention(16, 768, 512, 128, 64, 128)
+_EXPERTS = Experts(64, 6, 1024, shared_width=2048)
+EXPERTS = make_workload(
+    Transformer(
+        name="experts",
+        family="none",
+        hidden=2048,
+        vocab=100_000,
+        layers=(Layer(_LATENT, DenseMlp(8192, True)), *[Layer(_LATENT, _EXPERTS)] * 23),
+        norm_parameters=2048,
+        tied_embeddings=False,
+    ),
+    FP8,
+    prompt_tokens=1500,
+    output_tokens=500,
+)
+"""Latents, experts, a dense layer first."""
+WIDE = Parallelism(tp=2, dp=2, pp=3, ep=4, kv_parallel=2, microbatches=4, collective="two-shot")
+
+WORKLOADS = {
+    "both": WORKLOAD,
+    "decode-only": DECODE_ONLY,
+    "one-token": ONE_TOKEN,
+    "experts": EXPERTS,
+}
 
 WIDEST = np.log([BOX[name] for name in VARIABLES])
 """Bounds in logarithms, (variables, 2)."""
+
+
+def ways(tps):
+    """Tensor-parallel degrees, or any ways of parallelism, of the two pools."""
+    return [Parallelism(tp) if isinstance(tp, int) else tp for tp in tps]
 
 
 def split(x, tps=(1, 1), *, dies=1.0, aspect_ratio=1.27):
@@ -54,7 +86,7 @@ def split(x, tps=(1, 1), *, dies=1.0, aspect_ratio=1.27):
         dies_per_package=dies,
     )
     return design, Deployment(
-        *tps,
+        *ways(tps),
         values["batch_prefill"],
         values["batch_decode"],
         values["clock_prefill_ghz"],
@@ -85,8 +117,14 @@ def machine_at(x, tree, dies=1.0):
 
 @functools.cache
 def pools_of(tps, workload_name="both"):
-    """Pools with NumPy leaves."""
-    return jax.device_get(build_pools(WORKLOADS[workload_name], *tps))
+    """Both pools on a leading axis, with NumPy leaves."""
+    return jax.device_get(build_pools(WORKLOADS[workload_name], *ways(tps)))
+
+
+def each_pool(tps, workload_name="both"):
+    """The prefill and the decode pool."""
+    pools = pools_of(tps, workload_name)
+    return [jax.tree.map(lambda leaf, p=p: leaf[p], pools) for p in range(2)]
 
 
 TPS = [(1, 1), (2, 8)]
@@ -296,7 +334,7 @@ def test_a_machine_twice_as_fast_takes_half_the_time(x, tps):
         "memory.stack_tb_s",
     ):
         fast = replaced(fast, name, 2 * leaf(DEFAULT, name))
-    for name in ("launch_us", "collective_us", "collective_us_per_rank"):
+    for name in ("launch_us", "collective_us", "collective_us_per_step"):
         fast = replaced(fast, f"execution.{name}", leaf(DEFAULT, f"execution.{name}") / 2)
     root = "execution.collective_us_per_sqrt_mb"
     fast = replaced(fast, root, leaf(DEFAULT, root) / 2)
@@ -349,7 +387,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
     tree = replaced(DEFAULT, "prices.load_factor", load)
     m = metrics_at(x, tree, tps, dies=dies)
     services, machine = m.services, machine_at(x, tree, dies)
-    for p, pool in enumerate(pools_of(tps)):
+    for p, pool in enumerate(each_pool(tps)):
         batch, energy = math.exp(x[VARIABLES.index("batch_prefill") + p]), machine[p][1]
         ops, time_s = pool.operators, float(services.time_ms[p]) / 1e3
 
@@ -396,7 +434,7 @@ def test_the_hand_over_is_paid_once_for_every_byte(tps):
         group_j.append(tps[0] * float(s.device_j[0] + s.cluster_j[0]))
     m = metrics_at(x, DEFAULT, tps), metrics_at(x, free, tps)
     host_j = 0.38 * tps[0] * float(m[0].tdp_w - m[1].tdp_w) * float(m[0].services.time_ms[0]) / 1e3
-    ops = pools_of(tps)[0].operators
+    ops = each_pool(tps)[0].operators
     collectives_gb = tps[0] * batch * float(np.sum(ops.repeats * ops.wire_gb_per_seq))
     # fp8 cache of llama-3.1-70b: 2 x 80 layers x 8 heads x 128 bytes a token
     cache_gb = batch * 1500 * 2 * 80 * 8 * 128 / 1e9
@@ -471,7 +509,7 @@ def test_phase_time_is_the_sum_over_operators_by_hand(x):
     s = metrics_at(x, DEFAULT, tps).services
     values = dict(zip(VARIABLES, np.exp(x), strict=True))
     for p, phase in enumerate(("prefill", "decode")):
-        pool = pools_of(tps)[p]
+        pool = each_pool(tps)[p]
         ops = pool.operators
         batch, clock = values[f"batch_{phase}"], values[f"clock_{phase}_ghz"]
         bf16 = values["sm_count"] * 4096 * clock * 1e9 / 1e12
@@ -483,7 +521,11 @@ def test_phase_time_is_the_sum_over_operators_by_hand(x):
         moved = ops.weight_gb + batch * ops.traffic_gb_per_seq
         memory_s = moved / (0.83 * values["memory_stacks"] * 1000)
         link = 0.75 * values["network_gb_s"]
-        hop_us = 4 + 0.15 * (tps[p] - 1) + 2.5 * np.sqrt(batch * ops.message_mb_per_seq)
+        # on a ring, an all-reduce passes every rank twice, the gather of the logits once
+        rounds = {"embedding": 2, "output": 2, "down": 2, "lm_head": 1}
+        names = operator_names(MODEL, Parallelism(tps[p]), decode=phase == "decode")
+        steps = np.array([rounds.get(name, 0) * (tps[p] - 1) for name in names])
+        hop_us = 4 + 0.075 * steps + 2.5 * np.sqrt(batch * ops.message_mb_per_seq)
         seconds = ops.repeats * (
             np.hypot(compute_s, memory_s)
             + ops.launches * 4e-6
@@ -511,19 +553,22 @@ def _assessed(x, pools, tree, dies, workload, die_area_max):
     )
 
 
-def stacked(tps, workload_name="both"):
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *pools_of(tps, workload_name))
-
-
 @pytest.mark.parametrize(
-    ("tps", "name"), [((1, 1), "both"), ((2, 8), "both"), ((1, 1), "decode-only")]
+    ("tps", "name"),
+    [
+        ((1, 1), "both"),
+        ((2, 8), "both"),
+        ((1, 1), "decode-only"),
+        ((WIDE, WIDE), "experts"),
+        ((4, WIDE), "experts"),
+    ],
 )
 @given(points, dies)
 def test_assess_is_evaluate(tps, name, x, dies):
     workload = WORKLOADS[name]
     direct = metrics_at(x, DEFAULT, tps, dies=dies, workload=workload)
     staged = _assessed(
-        jnp.asarray(x), stacked(tps, name), DEFAULT, scalar(dies), workload, scalar(math.inf)
+        jnp.asarray(x), pools_of(tps, name), DEFAULT, scalar(dies), workload, scalar(math.inf)
     )
     for a, b in zip(jax.tree.leaves(direct), jax.tree.leaves(staged), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
@@ -617,17 +662,19 @@ def same_tree(count):
         ((2, 8), "both", 2.0),
         ((1, 1), "decode-only", 1.0),
         ((1, 1), "one-token", 4.0),
+        ((1, 1), "experts", 1.0),
+        ((4, WIDE), "experts", 2.0),
     ],
 )
 def test_gradients_are_finite_at_every_corner_of_the_box(tps, name, dies):
     # CASES 57, 58: every metric, in every variable and every technology leaf, at 2^11 corners
-    bad = lanes_with_infinities(CORNERS, same_tree(len(CORNERS)), stacked(tps, name), dies)
+    bad = lanes_with_infinities(CORNERS, same_tree(len(CORNERS)), pools_of(tps, name), dies)
     assert bad.sum() == 0
 
 
 def test_the_check_of_finite_gradients_can_fail():
     broken = eqx.tree_at(lambda t: t.prices.load_factor, same_tree(8), np.zeros(8))
-    assert lanes_with_infinities(CORNERS[:8], broken, stacked((1, 1)), 1.0).all()
+    assert lanes_with_infinities(CORNERS[:8], broken, pools_of((1, 1)), 1.0).all()
 
 
 ZEROS = tuple(
@@ -666,5 +713,5 @@ def test_a_leaf_of_zero_leaves_everything_finite():
     trees = jax.device_get([replaced(DEFAULT, name, 0.0) for name in ZEROS])
     trees = jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
     points = np.broadcast_to(WIDEST.mean(axis=1), (len(ZEROS), len(VARIABLES)))
-    bad = lanes_with_infinities(points, trees, stacked((2, 8)), 2.0)
+    bad = lanes_with_infinities(points, trees, pools_of((2, 8)), 2.0)
     assert [name for name, is_bad in zip(ZEROS, bad, strict=True) if is_bad] == []

@@ -542,7 +542,7 @@ def decode_program(branch, x):
         seconds.append(repeats * both**0.5)
         seconds.append(repeats * float(ops.launches[i]) * float(e.launch_us) * 1e-6)
         if ops.collectives[i] > 0:
-            fixed = float(e.collective_us) + float(e.collective_us_per_rank) * (ops.ranks[i] - 1)
+            fixed = float(e.collective_us) + float(e.collective_us_per_step) * ops.steps[i]
             root = float(e.collective_us_per_sqrt_mb) * ops.message_mb_per_seq[i] ** 0.5
             wire = ops.wire_gb_per_seq[i] / (float(e.network_efficiency) * network)
             seconds += [

@@ -1,201 +1,1045 @@
-"""What holds for every model and every degree."""
+"""What holds for every kind of model and every way of parallelism."""
 
 import dataclasses
+import functools
+import itertools
 import math
+import re
 import subprocess
 import sys
+from collections import Counter
+from fractions import Fraction
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from litegpu_opt.catalog import load_accelerator
 from litegpu_opt.errors import UserError
-from litegpu_opt.workload.memory import kv_bytes_per_token, weight_bytes_per_device
-from litegpu_opt.workload.operators import decode_operators, prefill_operators
-from litegpu_opt.workload.pool import build_pools
-from litegpu_opt.workload.precision import BYTES, Precision
+from litegpu_opt.execution.roofline import HardRoof, SoftRoof
+from litegpu_opt.numerics import scalar, stack_padded
+from litegpu_opt.serving import serve
+from litegpu_opt.workload.collectives import (
+    ALGORITHMS,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+)
+from litegpu_opt.workload.counts import decode_counts, operator_names, prefill_counts
+from litegpu_opt.workload.formats import FORMATS, PARTS
+from litegpu_opt.workload.memory import (
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    parameter_counts,
+    weight_bytes_per_device,
+)
+from litegpu_opt.workload.operators import stages
+from litegpu_opt.workload.parallelism import (
+    Parallelism,
+    check_parallelism,
+    tensor_parallel_degrees,
+)
+from litegpu_opt.workload.pool import build_pools, decode_pool
+from litegpu_opt.workload.precision import Precision, allowed_formats
 from litegpu_opt.workload.traffic import Traffic, Workload, make_workload
-from litegpu_opt.workload.transformer import Transformer
+from litegpu_opt.workload.transformer import (
+    DenseMlp,
+    Experts,
+    GroupedAttention,
+    LatentAttention,
+    Layer,
+    Transformer,
+)
 
 
 few = settings(max_examples=25, deadline=None)
+many = settings(max_examples=100, deadline=None)
+"""Exact whole numbers, no JAX."""
 
 SMALL = Transformer(
-    "small", "llama", 2, 64, 4, 2, 16, 128, 100, True, False, False, False, False, 64, 0
+    name="small",
+    family="llama",
+    hidden=64,
+    vocab=100,
+    layers=(Layer(GroupedAttention(4, 2, 16), DenseMlp(128, True)),) * 2,
+    norm_parameters=64,
+    tied_embeddings=False,
 )
 BF16 = Precision("bf16", "bf16", "bf16", "bf16")
 
-TWO_BYTES = [name for name, size in BYTES.items() if size == 2]
-
 precisions = st.builds(
     Precision,
-    weights=st.sampled_from(sorted(BYTES)),
-    kv=st.sampled_from(sorted(BYTES)),
-    activations=st.sampled_from(TWO_BYTES),
-    wire=st.sampled_from(sorted(BYTES)),
+    **{
+        what: st.sampled_from(allowed_formats(what))
+        for what in ("weights", "kv", "activations", "wire")
+    },
 )
+
+PREFILL, DECODE = False, True
+"""Values of `decode` in the functions of operators."""
+
+
+# --- random models and ways to run them -----------------------------------------------------------
 
 
 @st.composite
-def transformers(draw):
-    kv_heads = draw(st.sampled_from([1, 2, 3, 4, 8]))
-    heads = kv_heads * draw(st.sampled_from([1, 2, 4, 8]))
-    hidden = draw(st.integers(1, 200)) * 64
-    return Transformer(
-        name="drawn",
-        family="llama",
-        layers=draw(st.integers(1, 130)),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
+def grouped_attentions(draw, heads, kv_heads):
+    return GroupedAttention(
+        heads,
+        kv_heads,
         head_dim=draw(st.sampled_from([64, 80, 128, 256])),
-        ffn=heads * draw(st.integers(1, 2000)),
-        vocab=draw(st.integers(1, 300_000)),
-        gated_mlp=draw(st.booleans()),
-        tied_embeddings=draw(st.booleans()),
-        attention_bias=draw(st.booleans()),
+        window=draw(st.sampled_from([None, 1, 128, 4096])),
+        input_bias=draw(st.booleans()),
         output_bias=draw(st.booleans()),
-        mlp_bias=draw(st.booleans()),
-        norm_parameters=hidden * draw(st.sampled_from([1, 2])),
-        position_rows=draw(st.sampled_from([0, 2048])),
+        head_norms=draw(st.booleans()),
+        sinks=draw(st.booleans()),
     )
 
 
 @st.composite
-def cases(draw):
-    """A workload and a degree that its model allows."""
-    model = draw(transformers())
+def latent_attentions(draw, heads):
+    return LatentAttention(
+        heads,
+        query_rank=draw(st.sampled_from([None, 96, 1536])),
+        kv_rank=draw(st.sampled_from([64, 512])),
+        nope_dim=draw(st.sampled_from([64, 128])),
+        rope_dim=draw(st.sampled_from([32, 64])),
+        value_dim=draw(st.sampled_from([64, 128])),
+    )
+
+
+@st.composite
+def dense_mlps(draw, heads):
+    width = heads * draw(st.integers(1, 2000))
+    return DenseMlp(width, gated=draw(st.booleans()), bias=draw(st.booleans()))
+
+
+@st.composite
+def experts_mlps(draw, heads):
+    count = draw(st.sampled_from([4, 6, 8, 60, 128]))
+    shared_width = heads * draw(st.sampled_from([0, 1, 32]))
+    return Experts(
+        count,
+        per_token=draw(st.integers(1, count)),
+        width=12 * heads * draw(st.integers(1, 50)),
+        gated=draw(st.booleans()),
+        bias=draw(st.booleans()),
+        router_bias=draw(st.booleans()),
+        shared_width=shared_width,
+        shared_gate=shared_width > 0 and draw(st.booleans()),
+    )
+
+
+ATTENTIONS, MLPS = ("grouped", "latent"), ("dense", "experts")
+
+
+@st.composite
+def transformers(draw, attentions=ATTENTIONS, mlps=MLPS):
+    """Up to three kinds of layer in any order; query heads are the same in all."""
+    kv_heads = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    heads = kv_heads * draw(st.sampled_from([1, 2, 4, 8]))
+    attention = st.one_of(
+        *([grouped_attentions(heads, kv_heads)] if "grouped" in attentions else []),
+        *([latent_attentions(heads)] if "latent" in attentions else []),
+    )
+    mlp = st.one_of(
+        *([dense_mlps(heads)] if "dense" in mlps else []),
+        *([experts_mlps(heads)] if "experts" in mlps else []),
+    )
+    layer = st.builds(Layer, attention, mlp, norms=st.sampled_from([1, 2, 4]),
+                      parallel=st.booleans())  # fmt: skip
+    kinds = draw(st.lists(layer, min_size=1, max_size=3))
+    order = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=9))
+    hidden = draw(st.integers(1, 200)) * 64
+    part = st.sampled_from(PARTS)
+    return Transformer(
+        name="drawn",
+        family="none",
+        hidden=hidden,
+        vocab=draw(st.integers(1, 300_000)),
+        layers=tuple(kinds[number] for number in order),
+        norm_parameters=hidden * draw(st.sampled_from([1, 2])),
+        tied_embeddings=draw(st.booleans()),
+        position_rows=draw(st.sampled_from([0, 2048])),
+        embedding_norm=draw(st.booleans()),
+        quantized=tuple(
+            draw(st.dictionaries(part, st.sampled_from(list(FORMATS.values())))).items()
+        ),
+        kv_format=draw(st.sampled_from([None, FORMATS["fp8"]])),
+    )
+
+
+def divisors(number):
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def kv_heads_held(a, tp):
+    """Key/value heads that the query heads of the fullest rank need."""
+    group, on_rank = a.heads // a.kv_heads, a.heads // tp
+    ranks = [range(first, first + on_rank) for first in range(0, a.heads, on_rank)]
+    return max(len({head // group for head in heads}) for heads in ranks)
+
+
+def kv_copies(model, tp):
+    """Ranks of which any divisor can share a cache in every layer."""
+    common = 0
+    for layer in model.layers:
+        match layer.attention:
+            case GroupedAttention(kv_heads=k):
+                common = math.gcd(common, tp // k if tp % k == 0 else 1)
+            case LatentAttention():
+                common = math.gcd(common, tp)
+    return common
+
+
+@st.composite
+def parallelisms(draw, model, stages=3, microbatches=3):
+    """A way that the model allows."""
+    tp = draw(st.sampled_from(divisors(model.heads)))
+    dp = draw(st.sampled_from([1, 2, 3, 4]))
+    ep = 1
+    if model.has_experts and draw(st.booleans()):
+        counts = math.gcd(*(mlp.count for mlp in mlps_of(model, Experts)))
+        ep = draw(st.sampled_from([n for n in divisors(tp * dp) if counts % n == 0]))
+    shared_by = draw(st.sampled_from(divisors(kv_copies(model, tp))))
+    latents = any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
+    # keys and values that are made of latents are not split over ranks
+    absorb = [None, True] if latents and shared_by > 1 else [None, True, False]
+    return Parallelism(
+        tp=tp,
+        dp=dp,
+        pp=draw(st.integers(1, min(stages, len(model.layers)))),
+        ep=ep,
+        kv_parallel=shared_by,
+        microbatches=draw(st.integers(1, microbatches)),
+        collective=draw(st.sampled_from(ALGORITHMS)),
+        absorb_latent=draw(st.sampled_from(absorb)),
+    )
+
+
+def mlps_of(model, kind):
+    return [layer.mlp for layer in model.layers if isinstance(layer.mlp, kind)]
+
+
+@st.composite
+def cases(draw, models=None, **limits):
+    """A workload and a way of parallelism that its model allows."""
+    model = draw(transformers() if models is None else models)
     served = make_workload(
         model,
         draw(precisions),
         prompt_tokens=draw(st.floats(1, 1e6)),
         output_tokens=draw(st.floats(1, 1e5)),
     )
-    return served, draw(st.sampled_from(model.tensor_parallel_degrees(model.heads)))
+    return served, draw(parallelisms(model, **limits))
 
 
-def row(operators, name, field):
-    return float(getattr(operators, field)[operators.names.index(name)])
+@st.composite
+def one_stage(draw, models=None):
+    return draw(cases(models, stages=1, microbatches=1))
 
 
-LINEAR = ("qkv", "output", "up", "down")
+def with_model(served, model):
+    return Workload(model, served.traffic, served.slo, served.precision, served.pools)
 
 
-def linear_tflop(operators, name):
-    return row(operators, name, "tflop_bf16_per_seq") + row(operators, name, "tflop_fp8_per_seq")
+def with_lengths(served, prompt, output):
+    lengths = Traffic(prompt, output)
+    return Workload(served.transformer, lengths, served.slo, served.precision, served.pools)
+
+
+def counts_of(served, p, *, decode):
+    return decode_counts(served, p) if decode else prefill_counts(served, p)
+
+
+def totals(served, p, *, decode, field=None):
+    """Operator name -> a field over all its executions; FLOPs of matrices without a field."""
+    counts = counts_of(served, p, decode=decode)
+    if field is None:
+        column = counts.tflop_bf16_per_seq + counts.tflop_fp8_per_seq
+    else:
+        column = getattr(counts, field)
+    sums: Counter[str] = Counter()
+    names = operator_names(served.transformer, p, decode=decode)
+    for name, value in zip(names, np.asarray(counts.repeats * column), strict=True):
+        sums[name.removeprefix("window_")] += float(value)
+    return dict(sums)
+
+
+def same(found, expected, rel=1e-12):
+    assert found == pytest.approx(expected, rel=rel, abs=1e-300)
 
 
 @few
 @given(cases())
-def test_weights_over_all_devices_exceed_the_model_by_what_is_replicated(case):
-    served, tp = case
-    model, precision = served.transformer, served.precision
-    a, w, e, h = precision.activation_bytes, precision.weight_bytes, model.head_dim, model.hidden
-    extra_kv_heads = tp * max(1, math.ceil(model.kv_heads / tp)) - model.kv_heads
-    padded_rows = tp * math.ceil(model.vocab / tp) - model.vocab
-    copies = tp - 1
-    replicated = (
-        copies * a * (model.norm_parameters_total + model.position_parameters)
-        + copies * a * model.layers * h * (model.output_bias + model.mlp_bias)
-        + model.layers * 2 * extra_kv_heads * e * (h * w + model.attention_bias * a)
-        + (1 if model.tied_embeddings else 2) * padded_rows * h * a
+def test_what_is_drawn_is_allowed(case):
+    served, p = case
+    check_parallelism(served.transformer, p)
+    assert tensor_parallel_degrees(served.transformer, 1000) == tuple(
+        divisors(served.transformer.heads)
     )
-    one = weight_bytes_per_device(model, precision, 1)
-    assert tp * weight_bytes_per_device(model, precision, tp) == one + replicated
 
 
-@few
+# --- (a) weights ----------------------------------------------------------------------------------
+
+
+def parts_of(model, p):
+    """(parameters of a part of the model, format or vector, devices of a stage that hold it).
+
+    With dp replicas of tp ranks: what tp splits is held dp times, what it does not tp dp times.
+    With expert parallelism the ranks of all replicas hold the experts once.
+    """
+    h, norm = model.hidden, model.norm_parameters
+    once, split, everywhere = 1, p.dp, p.tp * p.dp
+    rows = p.tp * math.ceil(model.vocab / p.tp)
+    parts = [
+        (rows * h, "embedding", split),
+        (model.position_rows * h, "embedding", everywhere),
+        (model.embedding_norm * norm, "vector", everywhere),
+        (norm, "vector", everywhere),
+    ]
+    if not model.tied_embeddings or p.pp > 1:
+        # a tied head far from the embedding is a copy of its own
+        parts.append((rows * h, "head", split))
+    for layer in model.layers:
+        parts.append((layer.norms * norm, "vector", everywhere))
+        match layer.attention:
+            case GroupedAttention(q, _, e) as a:
+                columns = (q + 2 * p.tp * kv_heads_held(a, p.tp)) * e
+                parts += [
+                    (h * columns, "attention", split),
+                    (a.input_bias * columns, "vector", split),
+                    (q * e * h, "attention", split),
+                    (a.output_bias * h, "vector", everywhere),
+                    (a.head_norms * 2 * e, "vector", everywhere),
+                    (a.sinks * q, "vector", split),
+                ]
+            case LatentAttention(q, query_rank, r, nope, rope, value):
+                rank = query_rank or 0
+                parts += [
+                    (h * (rank + r + rope), "attention", everywhere),
+                    (rank + r, "vector", everywhere),
+                    ((rank or h) * q * (nope + rope), "attention", split),
+                    (r * q * (nope + value), "attention", split),
+                    (q * value * h, "attention", split),
+                ]
+        match layer.mlp:
+            case DenseMlp(f) as mlp:
+                m = 2 if mlp.gated else 1
+                parts += [
+                    ((m + 1) * h * f, "mlp", split),
+                    (mlp.bias * m * f, "vector", split),
+                    (mlp.bias * h, "vector", everywhere),
+                ]
+            case Experts() as mlp:
+                count, f, m = mlp.count, mlp.width, 2 if mlp.gated else 1
+                spread = p.ep > 1
+                matrices = once if spread else split
+                parts += [
+                    (h * count, "router", everywhere),
+                    (mlp.router_bias * count + mlp.shared_gate * h, "vector", everywhere),
+                    (count * (m + 1) * h * f, "experts", matrices),
+                    (mlp.bias * count * m * f, "vector", matrices),
+                    # the bias of a sum is on every rank that has a share of it
+                    (mlp.bias * count * h, "vector", everywhere // p.ep if spread else everywhere),
+                    ((m + 1) * h * mlp.shared_width, "mlp", everywhere if spread else split),
+                ]
+    return parts
+
+
+def bytes_of(part, precision, model):
+    activations = FORMATS[precision.activations].bits / 8
+    if part == "vector":
+        return activations
+    if precision.weights == "checkpoint":
+        stored = dict(model.quantized).get(part)
+        return activations if stored is None else stored.bits / 8
+    in_blocks = part in ("attention", "mlp", "experts")
+    return FORMATS[precision.weights].bits / 8 if in_blocks else activations
+
+
+def group_bytes(served, p):
+    """Held by all devices of a group, by the list of parts."""
+    model = served.transformer
+    return sum(
+        size * bytes_of(part, served.precision, model) * copies
+        for size, part, copies in parts_of(model, p)
+    )
+
+
+def held_bytes(served, stage):
+    """Held by one device of a stage, operator by operator."""
+    model, total = served.transformer, Fraction(0)
+    for repeats, o in stage:
+        one = o.held * bytes_of(o.part, served.precision, model)
+        one += o.vectors * bytes_of("vector", served.precision, model)
+        total += repeats * one * (o.routing.held if o.routing else 1)
+    return total
+
+
+@many
+@given(one_stage())
+def test_weights_over_all_devices_exceed_the_model_by_what_is_replicated(case):
+    served, p = case
+    on_each = Fraction(group_bytes(served, p)) / p.devices
+    assert weight_bytes_per_device(served.transformer, served.precision, p) == math.ceil(on_each)
+
+
+@many
+@given(one_stage())
+def test_the_excess_over_the_model_is_what_is_named(case):
+    """Parameters of all devices = parameters of the model + copies, padding and key/value heads."""
+    served, p = case
+    model = served.transformer
+    whole = parts_of(model, Parallelism())
+    spread = parts_of(model, p)
+    excess = sum(
+        (copies - 1) * size + (size - alone)
+        for (size, _, copies), (alone, _, _) in zip(spread, whole, strict=True)
+    )
+    total = parameter_counts(model).total
+    assert sum(size for size, _, _ in whole) == total
+    assert sum(size * copies for size, _, copies in spread) == total + excess
+    if p.devices == 1:
+        assert excess == 0
+
+
+@many
+@given(cases())
+def test_stages_hold_the_model_once_and_a_tied_head_twice(case):
+    served, p = case
+    held = [held_bytes(served, stage) for stage in stages(served.transformer, p, decode=True)]
+    assert len(held) == p.pp
+    assert p.ranks * sum(held) == group_bytes(served, p)
+    fullest = weight_bytes_per_device(served.transformer, served.precision, p)
+    assert fullest == math.ceil(max(held))
+
+
+@many
+@given(cases())
+def test_every_stage_has_as_many_layers_as_any_other_or_one_fewer(case):
+    served, p = case
+    rows = stages(served.transformer, p, decode=True)
+    norms = {layer.norms for layer in served.transformer.layers}
+    assume(len(norms) == 1)
+    layers = [sum(n for n, o in stage if o.name == "elementwise") for stage in rows]
+    assert sum(layers) == len(served.transformer.layers)
+    assert layers == sorted(layers, reverse=True) and layers[0] - layers[-1] <= 1
+    for number, stage in enumerate(rows):
+        names = [o.name for _, o in stage]
+        assert ("embedding" in names) == (number == 0)
+        assert ("lm_head" in names) == (number == p.pp - 1)
+        assert ("hand_on" in names) == (number < p.pp - 1)
+
+
+@many
 @given(cases())
 def test_one_device_in_two_bytes_holds_every_parameter_once(case):
     model = case[0].transformer
-    assert weight_bytes_per_device(model, BF16, 1) == 2 * model.parameters_total
+    counts = parameter_counts(model)
+    assert weight_bytes_per_device(model, BF16, Parallelism()) == 2 * counts.total
+    idle = sum(
+        (mlp.count - mlp.per_token)
+        * ((mlp.input_matrices + 1) * model.hidden * mlp.width
+           + mlp.bias * (mlp.input_matrices * mlp.width + model.hidden))
+        for mlp in mlps_of(model, Experts)
+    )  # fmt: skip
+    assert counts.active == counts.total - idle
+    assert counts.prediction == 0
+
+
+@many
+@given(transformers(), st.integers(1, 3))
+def test_prediction_layers_are_counted_apart(model, number):
+    more = dataclasses.replace(model, prediction_layers=model.layers[:1] * number)
+    longer = dataclasses.replace(model, layers=model.layers + model.layers[:1] * number)
+    plain = parameter_counts(model)
+    counts = parameter_counts(more)
+    assert (counts.total, counts.active) == (plain.total, plain.active)
+    h = model.hidden
+    blocks = parameter_counts(longer).total - plain.total
+    assert counts.prediction == blocks + number * (2 * h * h + 3 * model.norm_parameters)
 
 
 @few
-@given(cases())
+@given(one_stage())
 def test_a_step_reads_what_is_resident_but_the_look_up_tables(case):
-    served, tp = case
+    served, p = case
     model, precision = served.transformer, served.precision
-    tables = model.position_parameters
-    if not model.tied_embeddings:
-        tables += model.vocab_per_device(tp) * model.hidden
-    resident = weight_bytes_per_device(model, precision, tp)
-    expected = resident - tables * precision.activation_bytes
-    for phase in (prefill_operators, decode_operators):
-        counts = phase(served, tp)
-        read = float(jnp.sum(counts.repeats * counts.weight_gb)) * 1e9
-        assert read == pytest.approx(expected, rel=1e-12)
+    table = bytes_of("embedding", precision, model)
+    head = bytes_of("head", precision, model)
+    rows = math.ceil(model.vocab / p.tp)
+    # a tied table is resident in the format of the embedding and read in that of the head
+    unread = model.position_rows * table + rows * (table - head * model.tied_embeddings)
+    resident = Fraction(group_bytes(served, p)) / p.devices
+    expected = float(resident - unread * model.hidden)
+    for decode in (PREFILL, DECODE):
+        counts = counts_of(served, p, decode=decode)
+        once = counts.weight_gb
+        if counts.experts is not None:
+            once = once + counts.experts.gb * counts.experts.held
+        assert (counts.experts is not None) == model.has_experts
+        same(float(jnp.sum(counts.repeats * once)) * 1e9, expected)
+
+
+# --- (b) FLOPs over a group -----------------------------------------------------------------------
+
+
+SPLIT = (
+    "q_up kv_up output up down expert_up expert_down shared_up shared_down embedding combine "
+    "elementwise hand_on"
+).split()
+COPIED = ("qkv_down", "router")
 
 
 @few
+@given(one_stage())
+def test_flops_over_all_devices_do_not_depend_on_the_way_of_parallelism(case):
+    served, p = case
+    model = served.transformer
+    alone = Parallelism(absorb_latent=p.absorb_latent)
+    for decode in (PREFILL, DECODE):
+        one, group = (totals(served, way, decode=decode) for way in (alone, p))
+        assert one.keys() == group.keys()
+        for name, flop in group.items():
+            if name in SPLIT:
+                same(p.devices * flop, one[name])
+            elif name in COPIED:
+                # tp ranks of a replica do the same
+                same(p.devices * flop, p.tp * one[name])
+        rows = p.tp * math.ceil(model.vocab / p.tp)
+        same(p.devices * group["lm_head"], one["lm_head"] * rows / model.vocab)
+        # query, key and value columns, with the key/value heads that are there several times
+        kinds = [a for a in (layer.attention for layer in model.layers)
+                 if isinstance(a, GroupedAttention)]  # fmt: skip
+        if kinds:
+            stored = p.tp * kv_heads_held(kinds[0], p.tp)
+            there = sum((a.heads + 2 * stored) * a.head_dim for a in kinds)
+            plain = sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in kinds)
+            same(p.devices * group["qkv"] / there, one["qkv"] / plain)
+        field = "tflop_attention_per_seq"
+        one, group = (
+            totals(served, way, decode=decode, field=field)["attention"] for way in (alone, p)
+        )
+        assert one > 0
+        same(p.devices * group, one)
+
+
+@many
 @given(cases())
-def test_flops_over_all_devices_do_not_depend_on_the_degree(case):
-    served, tp = case
-    for phase in (prefill_operators, decode_operators):
-        one, many = phase(served, 1), phase(served, tp)
-        for name in ("output", "up", "down"):
-            assert tp * linear_tflop(many, name) == pytest.approx(linear_tflop(one, name))
-        attention = tp * row(many, "attention", "tflop_attention_per_seq")
-        assert attention == pytest.approx(row(one, "attention", "tflop_attention_per_seq"))
+def test_stages_do_together_what_one_would(case):
+    """As operators: nothing is added but the hand-over, and a copy of a tied head."""
+    served, p = case
+    for decode in (PREFILL, DECODE):
+        apart: Counter = Counter()
+        for stage in stages(served.transformer, p, decode=decode):
+            apart.update({o: n for n, o in stage if o.name != "hand_on"})
+        plain = dataclasses.replace(p, pp=1)
+        [whole] = stages(served.transformer, plain, decode=decode)
+        together = Counter({o: n for n, o in whole})
+        head = {True: [], False: []}
+        for o in apart | together:
+            if o.name == "lm_head":
+                head[o in together].append(o)
+        if served.transformer.tied_embeddings and p.pp > 1:
+            [(mine,), (theirs,)] = head[True], head[False]
+            assert dataclasses.replace(mine, held=theirs.held) == theirs
+            assert theirs.held == theirs.read
+            apart[mine] = apart.pop(theirs)
+        assert apart == together
+
+
+# --- (c) query heads ------------------------------------------------------------------------------
+
+
+def with_heads(model, factor):
+    """The model with more query heads; widths stay, since they are multiples of both."""
+
+    def widened(layer):
+        a = layer.attention
+        return dataclasses.replace(layer, attention=dataclasses.replace(a, heads=factor * a.heads))
+
+    return dataclasses.replace(model, layers=tuple(map(widened, model.layers)))
 
 
 @few
-@given(cases())
-def test_prefill_costs_as_many_linear_flops_as_decoding_the_prompt(case):
-    served, tp = case
-    prefill, decode = prefill_operators(served, tp), decode_operators(served, tp)
-    prompt = float(served.traffic.prompt_tokens)
-    for name in LINEAR:
-        assert linear_tflop(decode, name) > 0
-        assert linear_tflop(prefill, name) == pytest.approx(prompt * linear_tflop(decode, name))
-    assert linear_tflop(prefill, "lm_head") == linear_tflop(decode, "lm_head")
-
-
-@few
-@given(cases())
+@given(one_stage())
 def test_doubling_the_query_heads_doubles_attention_and_leaves_the_cache(case):
     # aiconfigurator 1216
-    served, tp = case
+    served, p = case
     model, precision = served.transformer, served.precision
-    doubled = dataclasses.replace(model, heads=2 * model.heads, ffn=2 * model.ffn)
-    wider = Workload(doubled, served.traffic, served.slo, precision, served.pools)
-    assert kv_bytes_per_token(doubled, precision, tp) == kv_bytes_per_token(model, precision, tp)
-    before, after = decode_operators(served, tp), decode_operators(wider, tp)
-    flop = "tflop_attention_per_seq"
-    assert row(after, "attention", flop) == pytest.approx(2 * row(before, "attention", flop))
-    grown = row(after, "attention", "traffic_gb_per_seq")
-    grown -= row(before, "attention", "traffic_gb_per_seq")
-    queries_and_result = 2 * model.heads / tp * model.head_dim * precision.activation_bytes
-    assert grown * 1e9 == pytest.approx(queries_and_result, rel=1e-6)
+    doubled = with_heads(model, 2)
+    wider = with_model(served, doubled)
+    assert kv_bytes_per_token(doubled, precision, p) == kv_bytes_per_token(model, precision, p)
+    for decode in (PREFILL, DECODE):
+        field = "tflop_attention_per_seq"
+        before, after = (totals(w, p, decode=decode, field=field) for w in (served, wider))
+        same(after["attention"], 2 * before["attention"])
+    if any(isinstance(layer.attention, LatentAttention) for layer in model.layers):
+        return
+    field = "traffic_gb_per_seq"
+    before, after = (totals(w, p, decode=DECODE, field=field) for w in (served, wider))
+    numbers = sum(2 * layer.attention.heads * layer.attention.head_dim for layer in model.layers)
+    # the queries of all ranks that share a cache meet each part of it
+    bytes_each = numbers / p.tp * p.kv_parallel * float(bytes_of("vector", precision, model))
+    grown = (after["attention"] - before["attention"]) * 1e9 * p.dp
+    scale = after["attention"] * 1e9 * p.dp
+    assert grown == pytest.approx(bytes_each, rel=1e-9, abs=1e-12 * scale)
+
+
+# --- (d) prefill against decode -------------------------------------------------------------------
+
+
+@few
+@given(one_stage())
+def test_prefill_costs_as_many_linear_flops_as_decoding_the_prompt(case):
+    served, p = case
+    prefill = totals(served, p, decode=PREFILL)
+    # one step, with latents absorbed: keys and values are not made again for all before
+    absorbed = dataclasses.replace(p, absorb_latent=True)
+    step = totals(served, absorbed, decode=DECODE)
+    prompt = float(served.traffic.prompt_tokens)
+    assert prefill.keys() == step.keys()
+    for name, flop in prefill.items():
+        same(flop, step[name] if name == "lm_head" else prompt * step[name])
+    idle = ("embedding", "attention", "elementwise", "combine")
+    assert all(flop > 0 for name, flop in step.items() if name not in idle)
+
+
+@few
+@given(one_stage(), st.sampled_from([1, 2, 127, 128, 129, 300]))
+def test_pairs_of_a_prefill_are_those_of_its_tokens_one_by_one(case, prompt):
+    served, p = case
+    absorbed = p.absorb_latent is not False
+    p = dataclasses.replace(p, absorb_latent=absorbed)
+
+    def attention(traffic, phase):
+        moved = Workload(served.transformer, traffic, served.slo, served.precision, served.pools)
+        counts = phase(moved, p)
+        return jnp.sum(counts.repeats * counts.tflop_attention_per_seq)
+
+    # token i sees i keys; the mean context of a step is prompt + output/2
+    contexts = jnp.arange(1.0, prompt + 1.0)
+    steps = jax.vmap(lambda i: attention(Traffic(i - 0.5, 1.0), decode_counts))(contexts)
+    whole = attention(Traffic(float(prompt), 1.0), prefill_counts)
+    same(float(whole), float(jnp.sum(steps)), rel=1e-11)
+    flop = 0.0
+    for layer in served.transformer.layers:
+        seen = [min(i, layer.attention.window or i) for i in range(1, prompt + 1)]
+        match layer.attention:
+            case GroupedAttention(q, _, e):
+                pair = 4 * q * e
+            case LatentAttention(q, _, r, nope, rope, value):
+                pair = 2 * q * ((2 * r + rope) if absorbed else (nope + rope + value))
+        flop += pair * sum(seen)
+    same(float(whole) * 1e12, flop / p.devices, rel=1e-11)
+
+
+# --- (e) experts ----------------------------------------------------------------------------------
+
+
+with_experts = transformers(mlps=("experts",))
+
+
+@few
+@given(one_stage(with_experts), st.integers(1, 5000))
+def test_the_experts_that_a_batch_touches(case, batch):
+    served, p = case
+    experts = decode_counts(served, p).experts
+    names = operator_names(served.transformer, p, decode=DECODE)
+    routed = [n for n, name in enumerate(names) if name.startswith("expert_")]
+    per_token = np.zeros(len(names))
+    count = np.zeros(len(names))
+    [rows] = stages(served.transformer, p, decode=DECODE)
+    for n in routed:
+        per_token[n], count[n] = rows[n][1].routing.per_token, rows[n][1].routing.count
+    assert {(k, e) for k, e in zip(per_token, count, strict=True) if e} == {
+        (mlp.per_token, mlp.count) for mlp in mlps_of(served.transformer, Experts)
+    }
+
+    def touched(sequences):
+        """By one device when each replica has so many sequences of its own."""
+        return np.asarray(experts.touched(scalar(sequences)))
+
+    # with expert parallelism the replicas meet in the same experts: one token in the whole group
+    one = touched(1.0 if p.ep > 1 else p.dp)
+    same(p.ep * one, per_token, rel=1e-9)
+    held = np.asarray(experts.held)
+    same(p.ep * held, count)
+    # 1 - k/E is at most 127/128
+    same(touched(1e7), held, rel=1e-12)
+    # an average over even choices: (1 - k/E)^n miss
+    n = batch if p.ep > 1 else batch / p.dp
+    miss = np.divide(count - per_token, count, out=np.ones(len(names)), where=count > 0)
+    same(touched(float(batch)), held * (1 - miss**n), rel=1e-9)
+
+
+@few
+@given(cases(with_experts))
+def test_touched_experts_rise_ever_more_slowly_with_the_batch(case):
+    served, p = case
+    for decode in (PREFILL, DECODE):
+        experts = counts_of(served, p, decode=decode).experts
+        batches = jnp.geomspace(1.0, 1e9, 91)
+        found = np.asarray(jax.vmap(experts.touched)(batches)).T
+        assert np.all(np.diff(found) >= 0)
+        steps = np.diff(found) / np.diff(np.asarray(batches))
+        from_zero = found[:, :1] / np.asarray(batches)[:1]
+        slopes = np.concatenate([from_zero, steps], axis=1)
+        scale = np.maximum(found[:, -1:], 1e-300)
+        assert np.all(np.diff(slopes) <= 1e-14 * scale)
+        gradient = np.asarray(jax.vmap(jax.jacfwd(experts.touched))(batches))
+        assert np.all(np.isfinite(gradient)) and np.all(gradient >= 0)
+        sums = jax.grad(lambda b, experts=experts: jnp.sum(experts.touched(b)))
+        backward = np.asarray(jax.vmap(sums)(batches))
+        assert backward == pytest.approx(gradient.sum(axis=1), rel=1e-12, abs=1e-300)
+
+
+def test_all_experts_are_read_where_every_token_goes_to_all():
+    mlp = Experts(4, 4, 48)
+    model = dataclasses.replace(SMALL, layers=(Layer(SMALL.first.attention, mlp),))
+    served = make_workload(model, BF16, prompt_tokens=10, output_tokens=5)
+    experts = decode_counts(served, Parallelism()).experts
+    assert experts is not None
+    for batch in (1.0, 8.0, 1e9):
+        assert float(jnp.max(experts.touched(scalar(batch)))) == 4.0
+
+
+# --- (f) collectives ------------------------------------------------------------------------------
+
+
+@few
+@given(cases(stages=1))
+def test_one_rank_sends_exactly_nothing(case):
+    served, p = case
+    alone = dataclasses.replace(p, tp=1, ep=1, kv_parallel=1)
+    for decode in (PREFILL, DECODE):
+        counts = counts_of(served, alone, decode=decode)
+        for field in ("collectives", "steps", "message_mb_per_seq", "wire_gb_per_seq"):
+            assert np.all(np.asarray(getattr(counts, field)) == 0.0)
 
 
 @few
 @given(cases())
-def test_counts_are_finite_float64_of_one_shape_and_order(case):
-    served, tp = case
-    pools = build_pools(served, tp, 1)
-    assert pools[0].operators.names == pools[1].operators.names
-    for pool in pools:
-        size = len(pool.operators.names)
-        for leaf in jax.tree.leaves(pool.operators):
-            assert leaf.shape == (size,)
-        for leaf in jax.tree.leaves(pool):
-            assert leaf.dtype == jnp.float64
-            assert np.all(np.isfinite(leaf)) and np.all(leaf >= 0)
+def test_a_ring_sends_least_in_most_steps(case):
+    served, p = case
+    for decode in (PREFILL, DECODE):
+        ways = {
+            name: counts_of(served, dataclasses.replace(p, collective=name), decode=decode)
+            for name in ALGORITHMS
+        }
+        ring, one_shot, two_shot = (ways[n] for n in ("ring", "one-shot", "two-shot"))
+        assert np.all(one_shot.wire_gb_per_seq >= ring.wire_gb_per_seq * (1 - 1e-15))
+        assert np.all(two_shot.wire_gb_per_seq == ring.wire_gb_per_seq)
+        for other in ways.values():
+            assert np.all(other.steps <= ring.steps)
+            for field in ("collectives", "message_mb_per_seq", "launches", "traffic_gb_per_seq"):
+                np.testing.assert_array_equal(getattr(other, field), getattr(ring, field))
+
+
+@many
+@given(st.integers(1, 10**9), st.integers(1, 600), st.sampled_from(ALGORITHMS))
+def test_the_table_of_collectives(size, n, algorithm):
+    """S is the whole tensor; for all-to-all what a rank has for all, itself included."""
+    share = Fraction((n - 1) * size, n)
+    shares = {"ring": n - 1}.get(algorithm, 1)
+    expected = {
+        all_reduce: {
+            "ring": (2 * share, 2 * (n - 1)),
+            "in-network": (size + Fraction(size, n), 2),
+            "one-shot": ((n - 1) * size, 1),
+            "two-shot": (2 * share, 2),
+        }[algorithm],
+        reduce_scatter: (size if algorithm == "in-network" else share, shares),
+        all_gather: (Fraction(size, n) if algorithm == "in-network" else share, shares),
+        all_to_all: (share, shares),
+    }
+    for collective, (sent, steps) in expected.items():
+        found = collective(size, n, algorithm)
+        row = (found.calls, found.steps, found.message, found.sent)
+        assert row == ((1, steps, size, sent) if n > 1 else (0, 0, 0, 0))
+
+
+@many
+@given(st.integers(1, 10**9), st.integers(2, 600), st.sampled_from(ALGORITHMS))
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(size, n, algorithm):
+    whole = all_reduce(size, n, algorithm)
+    halves = reduce_scatter(size, n, algorithm), all_gather(size, n, algorithm)
+    if algorithm == "one-shot":
+        assert whole.steps == 1
+    else:
+        assert whole.sent == sum(half.sent for half in halves)
+        assert whole.steps == sum(half.steps for half in halves)
+
+
+@pytest.mark.parametrize("collective", [all_reduce, reduce_scatter, all_gather, all_to_all])
+def test_an_unknown_collective_is_refused(collective):
+    with pytest.raises(UserError, match="unknown collective 'rign', did you mean ring"):
+        collective(1, 4, "rign")
+
+
+# --- (g) stages and microbatches, (k) replicas ----------------------------------------------------
+
+
+@functools.cache
+def h100():
+    chip = load_accelerator("h100-sxm")
+    return chip.design(), chip.technology()
+
+
+@eqx.filter_jit
+def _served(pool, batch, roof):
+    design, technology = h100()
+    return serve(pool, batch, scalar(1.5), roof, design, scalar(700.0), scalar(1e-3), technology)
+
+
+def service_of(served, p, batch, *, decode, roof=None):
+    """Either pool at a batch on an H100; the prefill pool hands its cache to itself."""
+    pool = jax.tree.map(lambda leaf: leaf[int(decode)], build_pools(served, p, p))
+    return _served(pool, scalar(batch), SoftRoof(2.0) if roof is None else roof)
+
+
+@settings(max_examples=12, deadline=None)
+@given(cases(), st.floats(1, 1000))
+def test_one_stage_and_one_microbatch_are_the_plain_case(case, batch):
+    served, p = case
+    plain = dataclasses.replace(p, pp=1, microbatches=1)
+    for decode in (PREFILL, DECODE):
+        assert "hand_on" not in operator_names(served.transformer, plain, decode=decode)
+        pool = jax.tree.map(lambda leaf, n=int(decode): leaf[n], build_pools(served, plain, plain))
+        assert [float(x) for x in (pool.devices, pool.microbatches, pool.stage_times)] == [
+            p.tp * p.dp, 1.0, 1.0]  # fmt: skip
+        one = service_of(served, plain, batch, decode=decode)
+        # m microbatches of B/m through one stage follow each other
+        m = p.microbatches
+        many = dataclasses.replace(plain, microbatches=m)
+        split = service_of(served, many, m * batch, decode=decode)
+        same(float(split.time_ms), m * float(one.time_ms))
+        same(float(split.device_j), m * float(one.device_j))
+        same(float(split.usd_per_token), float(one.usd_per_token))
+
+
+@settings(max_examples=12, deadline=None)
+@given(cases(microbatches=6), st.floats(1, 1000))
+def test_a_batch_waits_for_its_stages(case, batch):
+    """m + pp - 1 stage times of a prefill, max(m, pp) of a step; the slowest stage is one."""
+    served, p = case
+    m = p.microbatches
+    for decode, waits in ((PREFILL, m + p.pp - 1), (DECODE, max(m, p.pp))):
+        single = dataclasses.replace(p, microbatches=1)
+        alone = 1 if p.pp == 1 else p.pp
+        one = service_of(served, single, batch / m, decode=decode)
+        all_parts = service_of(served, p, batch, decode=decode)
+        same(float(all_parts.time_ms), waits / alone * float(one.time_ms))
+        assert float(all_parts.memory_gb) >= float(one.memory_gb)
+
+
+@settings(max_examples=12, deadline=None)
+@given(cases(), st.floats(1, 1000), st.integers(2, 3))
+def test_more_replicas_serve_more_sequences_in_the_same_time(case, batch, factor):
+    """Replicas that share no experts do not see each other."""
+    served, p = case
+    p = dataclasses.replace(p, ep=1)
+    more = dataclasses.replace(p, dp=factor * p.dp)
+    for decode in (PREFILL, DECODE):
+        one = service_of(served, p, batch, decode=decode)
+        two = service_of(served, more, factor * batch, decode=decode)
+        for name in ("time_ms", "latency_ms", "weights_gb", "memory_gb", "device_j", "cluster_j",
+                     "usd_per_token"):  # fmt: skip
+            same(float(getattr(two, name)), float(getattr(one, name)))
+
+
+@settings(max_examples=12, deadline=None)
+@given(one_stage(with_experts), st.floats(1, 1000))
+def test_experts_that_replicas_share_are_read_once_for_all(case, batch):
+    served, p = case
+    # beside the bias of a sum, which every rank of an expert holds
+    assume(p.ep > 1 and not any(mlp.bias for mlp in mlps_of(served.transformer, Experts)))
+    gb = {
+        way.ep: sum(
+            float(n * e * t)
+            for n, e, t in zip(
+                counts.repeats, counts.experts.gb, counts.experts.touched(scalar(batch)),
+                strict=True,
+            )
+        )
+        for way in (dataclasses.replace(p, ep=1), p)
+        for counts in [decode_counts(served, way)]
+    }  # fmt: skip
+    assert gb[p.ep] <= gb[1] * (1 + 1e-12)
+
+
+# --- (h) the cache --------------------------------------------------------------------------------
+
+
+@few
+@given(cases(), st.integers(1, 10_000))
+def test_ranks_that_share_a_cache_hold_a_part_each(case, tokens):
+    served, p = case
+    model, precision = served.transformer, served.precision
+    c = p.kv_parallel
+    whole = dataclasses.replace(p, kv_parallel=1)
+    assert c * kv_bytes_per_token(model, precision, p) == kv_bytes_per_token(
+        model, precision, whole
+    )
+    assert c * kv_bytes_per_sequence(model, precision, p, tokens) == kv_bytes_per_sequence(
+        model, precision, whole, tokens
+    )
+    mine, theirs = build_pools(served, p, p), build_pools(served, whole, whole)
+    for name in ("kv_gb_per_seq", "sent_gb_per_seq", "handover_gb_per_seq"):
+        same(c * np.asarray(getattr(mine, name)), np.asarray(getattr(theirs, name)))
+    for name in ("weights_gb", "devices", "limit_ms"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+
+
+@few
+@given(cases(), st.integers(1, 10_000))
+def test_the_cache_of_a_sequence_by_hand(case, tokens):
+    served, p = case
+    model, precision = served.transformer, served.precision
+    if precision.kv == "checkpoint":
+        number = (model.kv_format or FORMATS[precision.activations]).bits / 8
+    else:
+        number = FORMATS[precision.kv].bits / 8
+    least, longer = divmod(len(model.layers), p.pp)
+    bounds = list(itertools.accumulate([least + 1] * longer + [least] * (p.pp - longer), initial=0))
+    of_stages = []
+    for begin, end in itertools.pairwise(bounds):
+        total = Fraction(0)
+        for layer in model.layers[begin:end]:
+            match layer.attention:
+                case GroupedAttention(_, _, e, window) as a:
+                    kept = min(tokens, window or tokens)
+                    total += kept * 2 * kv_heads_held(a, p.tp) * e
+                case LatentAttention(_, _, r, _, rope, _):
+                    total += tokens * (r + rope)
+        of_stages.append(total * number / p.kv_parallel)
+    expected = max(of_stages)
+    assert kv_bytes_per_sequence(model, precision, p, tokens) == expected
+    pool = decode_pool(with_lengths(served, tokens - 0.5, 0.5), p)
+    same(float(pool.kv_gb_per_seq) * 1e9 * p.dp, float(expected))
+
+
+# --- (i) idle operators ---------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(cases(), st.integers(1, 9), st.sampled_from([SoftRoof(2.0), SoftRoof(1024.0), HardRoof()]))
+def test_operators_of_padding_change_nothing(case, idle, roof):
+    served, p = case
+    pool = decode_pool(served, p)
+
+    def grown(leaf):
+        return jnp.zeros(leaf.shape[-1] + idle) if leaf.ndim else leaf
+
+    # stacked with a longer one of zeros
+    longer = jax.tree.map(grown, pool)
+    padded = jax.tree.map(lambda leaf: leaf[0], stack_padded([pool, longer]))
+    operators = pool.operators.repeats.shape[0]
+    assert padded.operators.repeats.shape == (operators + idle,)
+
+    @eqx.filter_jit
+    def values_and_slopes(pool):
+        def results(log_batch, log_rates):
+            design, technology = h100()
+            memory, network = jnp.exp(log_rates)
+            there = eqx.tree_at(
+                lambda d: (d.memory_stacks, d.network_gb_s),
+                design,
+                (design.memory_stacks * memory, design.network_gb_s * network),
+            )
+            found = serve(
+                pool, jnp.exp(log_batch), scalar(1.5), roof, there, scalar(700.0), scalar(1e-3),
+                technology,
+            )  # fmt: skip
+            return jnp.stack(
+                [found.time_ms, found.device_j, found.cluster_j, found.memory_gb,
+                 found.usd_per_token]
+            )  # fmt: skip
+
+        at = scalar(math.log(16.0)), jnp.zeros(2)
+        return results(*at), jax.jacrev(results, argnums=(0, 1))(*at)
+
+    plain, more = (jax.tree.leaves(values_and_slopes(each)) for each in (pool, padded))
+    for a, b in zip(plain, more, strict=True):
+        assert np.all(np.isfinite(b))
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-15)
+
+
+def test_stacking_fills_with_zeros_at_the_end():
+    short, long = {"a": np.array([1.0, 2.0]), "b": np.float64(3)}, {"a": np.ones(4), "b": 5.0}
+    for module in (np, jnp):
+        stacked = stack_padded([short, long], module)
+        assert np.asarray(stacked["a"]).tolist() == [[1, 2, 0, 0], [1, 1, 1, 1]]
+        assert np.asarray(stacked["b"]).tolist() == [3, 5]
+
+
+# --- (j) shapes and gradients ---------------------------------------------------------------------
+
+
+@few
+@given(cases())
+def test_counts_are_finite_float64_of_one_shape(case):
+    served, p = case
+    for decode in (PREFILL, DECODE):
+        counts = counts_of(served, p, decode=decode)
+        size = len(operator_names(served.transformer, p, decode=decode))
+        for name, leaf in vars(counts).items():
+            if name != "experts":
+                assert leaf.shape == (size,)
+                assert np.all(np.asarray(leaf) >= 0)
+    # either phase on its own group
+    for pools in (build_pools(served, p, Parallelism()), build_pools(served, Parallelism(), p)):
+        for leaf in jax.tree.leaves(pools):
+            assert leaf.dtype == jnp.float64 and leaf.shape[0] == 2
+            assert np.all(np.isfinite(leaf))
+
+
+KINDS = list(itertools.product(ATTENTIONS, MLPS))
+
+
+@pytest.mark.parametrize(("attention", "mlp"), KINDS)
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_gradients_in_lengths_and_batch_are_finite(attention, mlp, data):
+    served, p = data.draw(cases(transformers((attention,), (mlp,))))
+
+    @eqx.filter_jit
+    def everything(traffic, log_batch):
+        moved = Workload(served.transformer, traffic, served.slo, served.precision, served.pools)
+        design, technology = h100()
+        found = [
+            serve(
+                pool, jnp.exp(log_batch), scalar(1.5), SoftRoof(2.0), design, scalar(700.0),
+                scalar(1e-3), technology,
+            )
+            for n in range(2)
+            for pool in [jax.tree.map(lambda leaf, n=n: leaf[n], build_pools(moved, p, p))]
+        ]  # fmt: skip
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(found))
+
+    for batch in (1.0, 64.0, 1e6):
+        value, gradient = eqx.filter_value_and_grad(
+            lambda point: everything(*point)
+        )((served.traffic, scalar(math.log(batch))))  # fmt: skip
+        assert np.isfinite(value)
+        assert np.all(np.isfinite(jax.tree.leaves(gradient)))
 
 
 @settings(max_examples=6, deadline=None)
 @given(cases())
 def test_gradients_with_respect_to_the_lengths_are_finite(case):
-    served, tp = case
+    served, p = case
 
     def everything(traffic):
         moved = Workload(served.transformer, traffic, served.slo, served.precision, served.pools)
-        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(build_pools(moved, tp, tp)))
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(build_pools(moved, p, p)))
 
     gradient = jax.grad(everything)(served.traffic)
     assert np.all(np.isfinite(jax.tree.leaves(gradient)))
@@ -209,7 +1053,7 @@ def test_lengths_are_traced_without_recompiling():
     def cache_gb(traffic):
         traces.append(traffic)
         moved = Workload(SMALL, traffic, served.slo, BF16, served.pools)
-        return build_pools(moved, 2, 4)[1].kv_gb_per_seq
+        return build_pools(moved, Parallelism(2), Parallelism(4)).kv_gb_per_seq[1]
 
     values = [float(cache_gb(Traffic(prompt, 5))) for prompt in (10, 20)]
     assert values[1] / values[0] == pytest.approx(25 / 15)
@@ -238,11 +1082,19 @@ def test_decode_alone_needs_something_to_decode():
         make_workload(SMALL, BF16, prompt_tokens=10, output_tokens=1, pools="decode")
 
 
-@pytest.mark.parametrize("field", ["weights", "kv", "activations", "wire"])
+ALLOWED = {
+    "weights": "bf16, checkpoint, fp16, fp32, fp8, fp8-block128, int8, mxfp4, nvfp4",
+    "kv": "bf16, checkpoint, fp16, fp8, int8",
+    "activations": "bf16, fp16",
+    "wire": "bf16, fp16, fp32, fp8, int8",
+}
+
+
+@pytest.mark.parametrize("field", ALLOWED)
 @pytest.mark.parametrize("value", ["fp4", "FP8 ", "", None, 2])
 def test_unknown_number_format_is_refused_by_field(field, value):
     good = dict(weights="fp8", kv="fp8", activations="bf16", wire="bf16")
-    with pytest.raises(UserError, match=f"^{field}: .*bf16, fp16, fp8"):
+    with pytest.raises(UserError, match=f"^{field}: .*; allowed: {re.escape(ALLOWED[field])}$"):
         Precision(**(good | {field: value}))
 
 

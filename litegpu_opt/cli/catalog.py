@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .evaluate import Format, Json
+from .evaluate import CacheFormat, Json, WeightFormat
 
 
 def models(
@@ -14,19 +14,23 @@ def models(
         str | None, Parameter(help="Built-in model or path of a config.json; all without one.")
     ] = None,
     *,
-    weights: Annotated[Format, Parameter(help="Number format of the weights.")] = "bf16",
-    kv: Annotated[Format, Parameter(help="Number format of the KV cache.")] = "bf16",
+    weights: Annotated[
+        WeightFormat, Parameter(help="Number format of the weights.")
+    ] = "checkpoint",
+    kv: Annotated[CacheFormat, Parameter(help="Number format of the KV cache.")] = "checkpoint",
     as_json: Json = False,
 ) -> int:
     """List the built-in models, or show the shape of one with its parameters and bytes."""
+    from ..report.models import model_json, model_list_section, model_section
     from ..workload.huggingface import builtin_models, read_transformer
 
     if name is None:
-        shapes = [_model(read_transformer(each), weights, kv) for each in builtin_models()]
-        _print({"models": shapes}, [_model_list(shapes)] if not as_json else [], as_json)
+        shapes = [model_json(read_transformer(each), weights, kv) for each in builtin_models()]
+        _print({"models": shapes}, [model_list_section(shapes)], as_json)
     else:
-        content = _model(read_transformer(name), weights, kv) | {"source": _model_source(name)}
-        _print(content, [_key_values(content["name"], content)] if not as_json else [], as_json)
+        source = {"source": _model_source(name)}
+        content = model_json(read_transformer(name), weights, kv) | source
+        _print(content, [model_section(content)], as_json)
     return 0
 
 
@@ -107,23 +111,6 @@ def _print(content: Mapping[str, Any], sections: list[Any], as_json: bool) -> No
         show(sections)
 
 
-def _model(transformer: Any, weights: str, kv: str) -> dict[str, Any]:
-    """Shape, parameters and bytes of a model on one device."""
-    from ..workload.memory import kv_bytes_per_token, weight_bytes_per_device
-    from ..workload.precision import Precision
-
-    precision = Precision(weights, kv, "bf16", "bf16")
-    return asdict(transformer) | {
-        "parameters_total": transformer.parameters_total,
-        "parameters_active": transformer.parameters_active,
-        "weights": weights,
-        "weight_gb": weight_bytes_per_device(transformer, precision, 1) / 1e9,
-        "kv": kv,
-        "kv_bytes_per_token": kv_bytes_per_token(transformer, precision, 1),
-        "assumed": list(transformer.assumed),
-    }
-
-
 def _model_source(name: str) -> str:
     """What the list of sources says of a built-in model; the path of another."""
     from ..files import embedded
@@ -137,45 +124,6 @@ def _model_source(name: str) -> str:
         if cells[0] == builtin:
             return f"{cells[1]} ({cells[2]})"
     return "not stated"
-
-
-def _model_list(shapes: list[dict[str, Any]]) -> Any:
-    from ..report.document import Section, Table, figure
-
-    columns = ("model", "parameters, B", "layers", "hidden", "weights, GB", "KV, B/token")
-    rows = tuple(
-        (
-            shape["name"],
-            figure(shape["parameters_total"] / 1e9),
-            str(shape["layers"]),
-            str(shape["hidden"]),
-            figure(shape["weight_gb"]),
-            f"{shape['kv_bytes_per_token']:,}",
-        )
-        for shape in shapes
-    )
-    formats = f"weights in {shapes[0]['weights']}, KV cache in {shapes[0]['kv']}"
-    return Section(f"Models ({formats})", (Table(columns, rows),))
-
-
-def _key_values(heading: str, content: Mapping[str, Any]) -> Any:
-    from ..report.document import Section, Table
-
-    def stated(value: Any) -> str:
-        match value:
-            case bool():
-                return "yes" if value else "no"
-            case int():
-                return f"{value:,}"
-            case float():
-                return f"{value:.6g}"
-            case list():
-                return "; ".join(value) or "nothing"
-            case _:
-                return str(value)
-
-    rows = tuple((key, stated(value)) for key, value in content.items())
-    return Section(heading, (Table(("", "value"), rows, numeric=False),))
 
 
 def _titles(heading: str, rows: list[dict[str, str]]) -> Any:

@@ -44,9 +44,21 @@ def choice(kind: Any, tokens: Sequence[Token]) -> Any:
     return convert(kind, tokens)
 
 
+def degree(meaning: str) -> Parameter:
+    """An option for a degree of parallelism, the same in both pools."""
+    return Parameter(help=f"{meaning} [default: 1].", converter=whole(1, LARGEST_BATCH))
+
+
+WeightFormat = Literal[
+    "checkpoint", "bf16", "fp16", "fp8", "fp8-block128", "int8", "mxfp4", "nvfp4", "fp32"
+]
+CacheFormat = Literal["checkpoint", "bf16", "fp16", "fp8", "int8"]
+Collective = Literal["ring", "in-network", "one-shot", "two-shot"]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
-Format = Literal["bf16", "fp16", "fp8"]
 Positive = Number(gte=1)
+
+
+_ABSORB = {"auto": None, "absorbed": True, "expanded": False}
 
 
 def evaluate(
@@ -59,7 +71,9 @@ def evaluate(
     ],
     tp: Annotated[
         int,
-        Parameter(help="Devices of a group, in both pools.", converter=whole(1, LARGEST_BATCH)),
+        Parameter(
+            help="Devices that split every layer, in both pools.", converter=whole(1, LARGEST_BATCH)
+        ),
     ],
     batch: Annotated[
         int,
@@ -71,20 +85,45 @@ def evaluate(
     output: Annotated[
         float, Parameter(help="Output tokens of a request, 1 or more.", validator=Positive)
     ],
+    dp: Annotated[
+        int | None, degree("Replicas that share the batch, and the experts if --ep is above 1")
+    ] = None,
+    pp: Annotated[int | None, degree("Pipeline stages")] = None,
+    ep: Annotated[
+        int | None, degree("Ranks over which the experts are spread; divides tp times dp")
+    ] = None,
+    kv_parallel: Annotated[
+        int | None, degree("Ranks that share the cache of a sequence, of those that hold the same")
+    ] = None,
+    microbatches: Annotated[
+        int | None, degree("Parts of a batch that follow each other through the stages")
+    ] = None,
+    collective: Annotated[
+        Collective | None,
+        Parameter(help="Algorithm of the collectives [default: ring].", converter=choice),
+    ] = None,
+    latent: Annotated[
+        Literal["auto", "absorbed", "expanded"] | None,
+        Parameter(
+            help="Latent attention on latents or on the keys and values made of them "
+            "[default: auto, absorbed in decode only].",
+            converter=choice,
+        ),
+    ] = None,
     weights: Annotated[
-        Format | None,
-        Parameter(help="Number format of the weights [default: bf16].", converter=choice),
+        WeightFormat | None,
+        Parameter(help="Number format of the weights [default: checkpoint].", converter=choice),
     ] = None,
     kv: Annotated[
-        Format | None,
-        Parameter(help="Number format of the KV cache [default: bf16].", converter=choice),
+        CacheFormat | None,
+        Parameter(help="Number format of the KV cache [default: checkpoint].", converter=choice),
     ] = None,
     activations: Annotated[
-        Format | None,
+        Literal["bf16", "fp16"] | None,
         Parameter(help="Number format of the activations [default: bf16].", converter=choice),
     ] = None,
     wire: Annotated[
-        Format | None,
+        Literal["bf16", "fp16", "fp8", "int8", "fp32"] | None,
         Parameter(help="Number format on the network [default: bf16].", converter=choice),
     ] = None,
     execution: Annotated[
@@ -97,7 +136,9 @@ def evaluate(
     batch_prefill: Annotated[
         int | None,
         Parameter(
-            help="Sequences of a prefill group [default: 1].", converter=whole(1, LARGEST_BATCH)
+            help="Sequences of a prefill group [default: one for each part of a batch, dp times "
+            "microbatches].",
+            converter=whole(1, LARGEST_BATCH),
         ),
     ] = None,
     ttft: Annotated[
@@ -126,6 +167,7 @@ def evaluate(
     from ..catalog import load_accelerator
     from ..report.evaluation import evaluation_json, evaluation_sections
     from ..workload.huggingface import read_transformer
+    from ..workload.parallelism import Parallelism
     from ..workload.precision import Precision
     from ..workload.traffic import NO_LIMIT_MS, make_workload
     from .console import show, show_json
@@ -145,14 +187,22 @@ def evaluate(
 
     transformer = read_transformer(given("model", model))
     chip = load_accelerator(given("accelerator", accelerator), "--accelerator")
-    degree = given("tp", tp)
+    ways = ("dp", dp), ("pp", pp), ("ep", ep), ("kv_parallel", kv_parallel)
+    parallelism = Parallelism(
+        tp=given("tp", tp),
+        **{name: given(name, value, 1) for name, value in ways},
+        microbatches=given("microbatches", microbatches, 1),
+        collective=given("collective", collective, "ring"),
+        absorb_latent=_ABSORB[given("latent", latent, "auto")],
+    )
     decode_batch = given("batch", batch)
-    prefill_batch = given("batch_prefill", batch_prefill, 1)
+    parts = parallelism.dp * parallelism.microbatches
+    prefill_batch = given("batch_prefill", batch_prefill, parts)
     workload = make_workload(
         transformer,
         Precision(
-            weights=given("weights", weights, "bf16"),
-            kv=given("kv", kv, "bf16"),
+            weights=given("weights", weights, "checkpoint"),
+            kv=given("kv", kv, "checkpoint"),
             activations=given("activations", activations, "bf16"),
             wire=given("wire", wire, "bf16"),
         ),
@@ -164,7 +214,7 @@ def evaluate(
     content = evaluation_json(
         chip,
         workload,
-        tp=degree,
+        parallelism=parallelism,
         batch_prefill=prefill_batch,
         batch_decode=decode_batch,
         execution=given("execution", execution, "calibrated"),

@@ -1,7 +1,7 @@
 """Time and energy of one phase: where operator counts meet rates.
 
     t_i = repeats_i ( launches_i t0 + roof(flops_i/(e_c F), bytes_i/(e_m W)) + collective_i )
-    collective = a0 + a1 (n-1) + s sqrt(S) + wire/(e_n N)
+    collective = a0 + a1 steps + s sqrt(S) + wire/(e_n N)
 
 Every term is a posynomial of the design and the batch inside a norm, so the
 phase time is a generalised posynomial. Efficiencies enter as reciprocals.
@@ -15,7 +15,7 @@ from ..machine.power import EnergyCosts
 from ..machine.rates import Rates
 from ..machine.technology import Execution
 from ..numerics import TINY
-from ..workload.operators import Operators
+from ..workload.counts import OperatorCounts
 from .roofline import Roof
 
 
@@ -39,7 +39,7 @@ class OperatorTimes(eqx.Module):
 
 
 def operator_times(
-    operators: Operators, batch: Array, rates: Rates, execution: Execution
+    operators: OperatorCounts, batch: Array, rates: Rates, execution: Execution
 ) -> OperatorTimes:
     """Time of every operator of a phase for a batch of sequences."""
     compute_s = batch * (
@@ -53,7 +53,7 @@ def operator_times(
     message_mb = operators.message_mb_per_seq * batch + TINY
     hop_us = operators.collectives * (
         execution.collective_us
-        + execution.collective_us_per_rank * (operators.ranks - 1.0)
+        + execution.collective_us_per_step * operators.steps
         + execution.collective_us_per_sqrt_mb * jnp.sqrt(message_mb)
     )
     wire_s = operators.wire_gb_per_seq * batch / (execution.network_efficiency * rates.network_gb_s)
@@ -66,12 +66,26 @@ def operator_times(
     )
 
 
-def moved_gb(operators: Operators, batch: Array) -> Array:
-    """Memory traffic of one run of each operator, GB: weights once, the rest per sequence."""
-    return operators.weight_gb + operators.traffic_gb_per_seq * batch
+def total_tflop_per_seq(operators: OperatorCounts) -> Array:
+    """Multiplications and additions of every operator, in whatever format."""
+    return (
+        operators.tflop_bf16_per_seq
+        + operators.tflop_fp8_per_seq
+        + operators.tflop_attention_per_seq
+    )
 
 
-def dynamic_energy_j(operators: Operators, batch: Array, energy: EnergyCosts) -> Array:
+def moved_gb(operators: OperatorCounts, batch: Array) -> Array:
+    """Memory traffic of one run of each operator, GB: weights once, experts if a token is routed to
+    them, the rest per sequence.
+    """
+    dense = operators.weight_gb + operators.traffic_gb_per_seq * batch
+    if operators.experts is None:
+        return dense
+    return dense + operators.experts.gb * operators.experts.touched(batch)
+
+
+def dynamic_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCosts) -> Array:
     """Energy of the FLOPs, memory bytes and wire bytes of a phase on one device, J."""
     bf16_tflop = operators.tflop_bf16_per_seq + operators.tflop_attention_per_seq
     per_operator_j = (

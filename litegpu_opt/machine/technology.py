@@ -156,7 +156,7 @@ class Execution(eqx.Module):
     network_efficiency: Array = leaf()
     launch_us: Array = leaf()
     collective_us: Array = leaf()
-    collective_us_per_rank: Array = leaf()
+    collective_us_per_step: Array = leaf()
     collective_us_per_sqrt_mb: Array = leaf()
     overlap_exponent: Array = leaf()
     memory_usable_share: Array = leaf()

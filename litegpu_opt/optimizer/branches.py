@@ -13,6 +13,8 @@ from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
 from ..machine.design import Design
 from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
+from ..numerics import stack_padded
+from ..workload.parallelism import Parallelism, tensor_parallel_degrees
 from ..workload.pool import Pool, decode_pool, handover_gb, prefill_pool
 from ..workload.traffic import Workload
 from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
@@ -41,7 +43,7 @@ def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
 
     A phase that the workload does not have gets one device.
     """
-    degrees = workload.transformer.tensor_parallel_degrees(limit)
+    degrees = tensor_parallel_degrees(workload.transformer, limit)
     prefill = degrees if workload.serves_prefill else (1,)
     decode = degrees if workload.serves_decode else (1,)
     return list(itertools.product(prefill, decode))
@@ -55,15 +57,19 @@ def stacked_pools(
     Operators are counted once per degree; only the KV hand-over belongs to a pair.
     """
     pairs, workload = list(pairs), _on_host(workload)
-    prefill = {tp: _on_host(prefill_pool(workload, tp, 0.0)) for tp in {tp for tp, _ in pairs}}
-    decode = {tp: _on_host(decode_pool(workload, tp)) for tp in {tp for _, tp in pairs}}
+    prefill = {
+        tp: _on_host(prefill_pool(workload, Parallelism(tp), 0.0)) for tp in {tp for tp, _ in pairs}
+    }
+    decode = {
+        tp: _on_host(decode_pool(workload, Parallelism(tp))) for tp in {tp for _, tp in pairs}
+    }
     pools = {}
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
         if workload.serves_prefill:
-            busiest_gb = np.asarray(handover_gb(workload, *pair))
+            busiest_gb = np.asarray(handover_gb(workload, *map(Parallelism, pair)))
             sender = eqx.tree_at(lambda pool: pool.handover_gb_per_seq, sender, busiest_gb)
-        pools[pair] = jax.tree.map(lambda *leaves: np.stack(leaves), sender, receiver)
+        pools[pair] = stack_padded([sender, receiver], np)
     return pools
 
 
@@ -225,17 +231,14 @@ def stack(branches: Sequence[Branch]) -> Branch:
     """Branches on a leading lane axis, as NumPy arrays.
 
     Branches share most of their parts (technologies, pools, masks); each part is stacked once and
-    then gathered.
+    then gathered. Models with fewer operators get idle ones.
     """
 
     def gather(*parts):
         unique = {id(part): part for part in parts}
         row = {identity: number for number, identity in enumerate(unique)}
         rows = np.array([row[id(part)] for part in parts])
-        return jax.tree.map(
-            lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])[rows],
-            *unique.values(),
-        )
+        return jax.tree.map(lambda leaf: leaf[rows], stack_padded(list(unique.values()), np))
 
     parts = lambda leaf: not isinstance(leaf, Branch)  # noqa: E731 - stop below the branch
     return jax.tree.map(gather, *branches, is_leaf=parts)

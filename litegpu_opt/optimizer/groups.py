@@ -149,13 +149,18 @@ def study_workloads(study: Study) -> list[Workload]:
 
 def _model(name_or_path: str, where: str) -> Transformer:
     try:
-        return read_transformer(name_or_path)
+        transformer = read_transformer(name_or_path)
     except UserError as error:
         raise UserError(
             error.what,
             where=f"{where}: {error.where}" if error.where else where,
             allowed=error.allowed,
         ) from None
+    if transformer.has_experts:
+        # their bytes as a function of the batch are not convex in logarithms: no bound would hold
+        what = f"{transformer.name} is a mixture of experts, which cannot be optimised yet"
+        raise UserError(what, where=where, allowed="dense models; litegpu evaluate takes both")
+    return transformer
 
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:

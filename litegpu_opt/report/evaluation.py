@@ -1,9 +1,12 @@
 """One accelerator, one model, one deployment: evaluate, and say what came out."""
 
+import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from .. import __version__
@@ -11,7 +14,11 @@ from ..catalog import Accelerator
 from ..deployment import Deployment
 from ..errors import UserError
 from ..evaluation import Metrics, evaluate
+from ..execution.phase import moved_gb, total_tflop_per_seq
 from ..execution.roofline import HardRoof, Roof, SoftRoof
+from ..numerics import scalar
+from ..workload.counts import operator_names
+from ..workload.parallelism import Parallelism, check_parallelism
 from ..workload.phases import PHASES
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload
@@ -30,55 +37,85 @@ def evaluation_json(
     accelerator: Accelerator,
     workload: Workload,
     *,
-    tp: int,
+    parallelism: Parallelism,
     batch_prefill: float,
     batch_decode: float,
     execution: str,
     basis: str,
     breakdown: bool,
 ) -> dict[str, Any]:
-    """Metrics of an accelerator that serves a workload at its own clock; both pools use `tp`.
+    """Metrics of an accelerator that serves a workload at its own clock, both pools alike.
 
-    **Raises:** `UserError` for a degree that the model or the accelerator cannot have.
+    **Raises:** `UserError` for a way of parallelism that the model or the accelerator cannot have.
     """
-    workload.transformer.check_tensor_parallel(tp, "--tp")
-    if tp > accelerator.largest_group:
+    check_parallelism(workload.transformer, parallelism, "--{}")
+    if parallelism.devices > accelerator.largest_group:
         raise UserError(
-            f"{tp} devices are more than one scale-up domain of {accelerator.name} joins",
-            where="--tp",
+            f"{parallelism.devices} devices are more than one scale-up domain of "
+            f"{accelerator.name} joins",
+            where="--tp" if parallelism.devices == parallelism.tp else "--tp --dp --pp",
             allowed=f"1 to {accelerator.largest_group}",
         )
+    parts = parallelism.dp * parallelism.microbatches
+    for option, batch in (("--batch-prefill", batch_prefill), ("--batch", batch_decode)):
+        if batch < parts:
+            raise UserError(
+                f"{batch} sequences are too few for dp x microbatches = {parts} parts of a batch",
+                where=option,
+                allowed=f"{parts} or more",
+            )
     design = accelerator.design_values
     clock_ghz = design["clock_ghz"]
-    deployment = Deployment(tp, tp, batch_prefill, batch_decode, clock_ghz, clock_ghz)  # pyright: ignore[reportArgumentType]
+    deployment = Deployment(
+        prefill=parallelism,
+        decode=parallelism,
+        batch_prefill=scalar(batch_prefill),
+        batch_decode=scalar(batch_decode),
+        clock_prefill_ghz=scalar(clock_ghz),
+        clock_decode_ghz=scalar(clock_ghz),
+    )
     technology = accelerator.technology(execution=execution, prices=basis)
     ideal = execution == "ideal"
     roof = HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent)
     metrics = eqx.filter_jit(evaluate)(
         accelerator.design(), deployment, technology, workload, roof=roof
     )
-    chosen = {
-        field: value if isinstance(value, int) else float(value)
-        for field, value in vars(deployment).items()
-    }
     content = metrics_json(
         metrics,
         workload,
         design,
-        chosen,
         gross_margin=float(technology.prices.gross_margin),
         built=bool(accelerator.datasheet),
     )
     if breakdown:
-        content["breakdown"] = _breakdown(metrics, workload, tp, roof)
-    return content | {"design": design, "deployment": chosen, "version": __version__}
+        content["breakdown"] = _breakdown(metrics, workload, deployment, roof)
+    return content | {
+        "design": design,
+        "deployment": _deployment(deployment),
+        "version": __version__,
+    }
+
+
+def _deployment(deployment: Deployment) -> dict[str, Any]:
+    chosen = {
+        key: float(value)
+        for key, value in vars(deployment).items()
+        if not isinstance(value, Parallelism)
+    }
+    ways = {phase: getattr(deployment, phase) for phase in PHASES}
+    return {
+        **{f"tp_{phase}": way.tp for phase, way in ways.items()},
+        **{f"devices_{phase}": way.devices for phase, way in ways.items()},
+        **chosen,
+        "parallelism": {phase: asdict(way) for phase, way in ways.items()},
+    }
 
 
 def _breakdown(
-    metrics: Metrics, workload: Workload, tp: int, roof: Roof
+    metrics: Metrics, workload: Workload, deployment: Deployment, roof: Roof
 ) -> dict[str, list[dict[str, Any]] | None]:
-    """Phase -> operators with their times, ms."""
-    pools = build_pools(workload, tp, tp)
+    """Phase -> operators: counts of one execution on one device, and times over the phase in ms."""
+    pools = build_pools(workload, deployment.prefill, deployment.decode)
     times = metrics.services.times
     terms = np.stack(
         [times.compute_ms, times.memory_ms, times.launch_ms, times.hop_ms, times.wire_ms]
@@ -86,14 +123,23 @@ def _breakdown(
     totals = np.asarray(times.total_ms(roof))
     phases: dict[str, list[dict[str, Any]] | None] = {}
     for index, (phase, served) in enumerate(zip(PHASES, workload.served, strict=True)):
-        operators = pools[index].operators
-        repeats = np.asarray(operators.repeats)
+        pool = jax.tree.map(operator.itemgetter(index), pools)
+        batch = getattr(deployment, f"batch_{phase}") / pool.microbatches
+        executions = np.asarray(pool.operators.repeats * pool.stage_times)
+        counts = {
+            "gflop": 1e3 * batch * total_tflop_per_seq(pool.operators),
+            "memory_mb": 1e3 * moved_gb(pool.operators, batch),
+            "wire_mb": 1e3 * batch * pool.operators.wire_gb_per_seq,
+        }
+        way = getattr(deployment, phase)
+        names = operator_names(workload.transformer, way, decode=phase == "decode")
         phases[phase] = (
             [
                 {
                     "operator": name,
-                    "repeats": float(repeats[row]),
-                    "once_ms": float(totals[index, row] / repeats[row]),
+                    "repeats": float(pool.operators.repeats[row]),
+                    **{key: float(column[row]) for key, column in counts.items()},
+                    "once_ms": float(totals[index, row] / executions[row]),
                     **{
                         f"{resource}_ms": float(value)
                         for resource, value in zip(RESOURCES, terms[:, index, row], strict=True)
@@ -101,7 +147,7 @@ def _breakdown(
                     "total_ms": float(totals[index, row]),
                     "binds": RESOURCES[int(np.argmax(terms[:, index, row]))],
                 }
-                for row, name in enumerate(operators.names)
+                for row, name in enumerate(names)
             ]
             if served
             else None
@@ -205,14 +251,32 @@ def _memory(content: Mapping[str, Any]) -> Table:
 def _phases(breakdown: Mapping[str, Any], left_out: Sequence[str]) -> list[Section]:
     return [
         Section(
-            f"{phase.capitalize()}, ms over the phase",
-            (_operators(rows, left_out) if rows else NOT_APPLICABLE,),
+            phase.capitalize(),
+            (_counts(rows), _times(rows, left_out)) if rows else (NOT_APPLICABLE,),
         )
         for phase, rows in breakdown.items()
     ]
 
 
-def _operators(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
+def _counts(rows: list[dict[str, Any]]) -> Table:
+    """What one execution of every operator does on one device."""
+    return Table(
+        ("operator", "times", "GFLOP", "memory, MB", "wire, MB", "ms", "binds"),
+        tuple(
+            (
+                row["operator"],
+                figure(row["repeats"]),
+                *(figure(row[key]) for key in ("gflop", "memory_mb", "wire_mb", "once_ms")),
+                row["binds"],
+            )
+            for row in rows
+        ),
+        "Once, on one device",
+    )
+
+
+def _times(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
+    """Where the time of the phase goes."""
     total = sum(row["total_ms"] for row in rows)
 
     def times(row: Mapping[str, Any]) -> list[str]:
@@ -223,28 +287,18 @@ def _operators(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
 
     sums = {key: sum(row[key] for row in rows) for key in rows[0] if key.endswith("_ms")}
     return Table(
-        ("operator", "times", "once", *RESOURCES, "total", "share", "binds"),
+        ("operator", *RESOURCES, "total", "share"),
         (
             *(
                 (
                     row["operator"],
-                    figure(row["repeats"]),
-                    figure(row["once_ms"]),
                     *times(row),
                     figure(row["total_ms"]),
                     f"{100 * row['total_ms'] / total:.1f} %",
-                    row["binds"],
                 )
                 for row in rows
             ),
-            (
-                "all",
-                "",
-                "",
-                *times(sums),
-                figure(total),
-                "",
-                "",
-            ),
+            ("all", *times(sums), figure(total), ""),
         ),
+        "Whole phase, ms",
     )

@@ -9,8 +9,7 @@ from .document import figure, percent
 
 
 NOT_MODELLED = (
-    "mixture-of-experts and MLA models",
-    "pipeline and expert parallelism",
+    "mixture-of-experts models, pipeline and expert parallelism in a search (evaluate has them)",
     "queueing at an arrival rate",
     "chunked prefill in a mixed pool",
     "reliability and spares",

@@ -8,7 +8,6 @@ import numpy as np
 from ..evaluation import Metrics
 from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
 from ..optimizer.result import TOKENS_PER_MILLION
-from ..workload.memory import weight_bytes_per_device
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 
@@ -17,7 +16,6 @@ TOLERANCE = 1e-6
 """Relative excess that is still within a limit: an optimum lies on its limits."""
 
 
-_BYTES_PER_GB = 1e9
 _MS_PER_S = 1e3
 _S_PER_HOUR = 3600.0
 
@@ -26,7 +24,6 @@ def metrics_json(
     metrics: Metrics,
     workload: Workload,
     design: Mapping[str, float],
-    deployment: Mapping[str, float | None],
     *,
     gross_margin: float,
     built: bool = False,
@@ -36,14 +33,14 @@ def metrics_json(
     **Arguments:**
 
     - `metrics`: of one point, with JAX or NumPy leaves.
-    - `design`, `deployment`: their fields by name.
+    - `design`: its fields by name.
     - `gross_margin`: of the technology's prices.
     - `built`: the chip exists, so what can be built is no question.
     """
     prefill, decode = workload.served
     services = metrics.services
     memory = {
-        pool: _memory(metrics, workload, deployment, index) if served else None
+        pool: _memory(metrics, index) if served else None
         for index, (pool, served) in enumerate(zip(PHASES, workload.served, strict=True))
     }
     power = {
@@ -83,14 +80,10 @@ def metrics_json(
     }
 
 
-def _memory(
-    metrics: Metrics, workload: Workload, deployment: Mapping[str, float | None], index: int
-) -> dict[str, float]:
+def _memory(metrics: Metrics, index: int) -> dict[str, float]:
     """What a device of a pool holds, GB."""
-    tp = int(deployment[f"tp_{PHASES[index]}"] or 1)
-    weight_bytes = weight_bytes_per_device(workload.transformer, workload.precision, tp)
     total_gb = float(metrics.services.memory_gb[index])
-    weights_gb = weight_bytes / _BYTES_PER_GB
+    weights_gb = float(metrics.services.weights_gb[index])
     limits = dict(zip(LIMIT_NAMES, np.asarray(metrics.limits), strict=True))
     return {
         "weights_gb": weights_gb,

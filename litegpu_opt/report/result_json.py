@@ -21,6 +21,7 @@ from ..optimizer.result import (
     WorkloadResult,
 )
 from ..study import Study, resolved_toml, study_hash
+from ..workload.memory import parameter_counts
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .findings import findings
@@ -90,7 +91,7 @@ def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str,
     content = {
         "workload": item.name,
         "model": model.name,
-        "parameters_total": model.parameters_total,
+        "parameters_total": parameter_counts(model).total,
         "assumed": list(model.assumed),
         "precision": asdict(item.workload.precision),
         "prompt_tokens": float(traffic.prompt_tokens),
@@ -130,9 +131,7 @@ def _run(
             deployment |= {key: None for key in deployment if phase in key}
     return (
         {"design": design, "deployment": deployment}
-        | metrics_json(
-            run.metrics, workload, design, deployment, gross_margin=gross_margin, built=built
-        )
+        | metrics_json(run.metrics, workload, design, gross_margin=gross_margin, built=built)
         | {"usd_per_million_tokens_half_load": run.usd_per_million_tokens_half_load}
     )
 

@@ -1,38 +1,90 @@
-"""Bytes that one device puts on the wire in a collective over `ranks` devices.
+"""Collectives: numbers that one rank sends, and the latency steps that follow each other.
 
-`message` is the size S of the whole tensor, in any unit; the result is in the same unit. One
-rank sends exactly nothing.
+S is the size of the whole tensor, in any unit, and n the number of ranks:
+
+| collective | ring | in-network | one-shot | two-shot |
+|---|---|---|---|---|
+| all-reduce | 2(n-1)/n S in 2(n-1) | (n+1)/n S in 2 | (n-1) S in 1 | 2(n-1)/n S in 2 |
+| reduce-scatter | (n-1)/n S in n-1 | S in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
+| all-gather | (n-1)/n S in n-1 | S/n in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
+| all-to-all | (n-1)/n S in n-1 | (n-1)/n S in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
+| point to point | S in 1 | S in 1 | S in 1 | S in 1 |
+
+For all-to-all, S is what one rank has for all ranks, itself included. `ring`: neighbours only.
+`in-network`: the switch adds and copies. `one-shot`: every rank sends to all others at once.
+`two-shot`: the same for a share of the tensor, then the shares are gathered. One rank sends exactly
+nothing. Source: the traffic of NCCL's algorithms as explained in nccl-tests (issues 212 and 274).
 """
 
-from collections.abc import Callable
-
-from jax import Array
+from dataclasses import dataclass
+from fractions import Fraction
 
 from ..errors import unknown_name
 
 
-_ALL_REDUCE_FACTOR: dict[str, Callable[[int], float]] = {
-    "ring": lambda n: 2 * (n - 1) / n,
-    "in-network": lambda n: (n + 1) / n,
-}
-
-ALL_REDUCE_ALGORITHMS = tuple(_ALL_REDUCE_FACTOR)
+ALGORITHMS = ("ring", "in-network", "one-shot", "two-shot")
 
 
-def all_reduce_wire(message: float | Array, ranks: int, algorithm: str = "ring") -> float | Array:
-    """All-reduce of a tensor of size S over n devices.
-
-    - `ring`: a reduce-scatter and an all-gather, 2 (n - 1)/n S.
-    - `in-network`: the switch adds, (n + 1)/n S.
-
-    Source: the traffic of NCCL's algorithms as explained in nccl-tests (issues 212 and 274).
-    """
-    if algorithm not in _ALL_REDUCE_FACTOR:
-        raise unknown_name("all-reduce algorithm", algorithm, ALL_REDUCE_ALGORITHMS)
-    factor = _ALL_REDUCE_FACTOR[algorithm](ranks) if ranks > 1 else 0.0
-    return message * factor
+def check_algorithm(algorithm: str) -> None:
+    """**Raises:** `UserError` for an unknown algorithm."""
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("collective", str(algorithm), ALGORITHMS, where="collective")
 
 
-def all_gather_wire(message: float | Array, ranks: int) -> float | Array:
-    """All-gather of a tensor of size S spread over n devices: (n - 1)/n S."""
-    return message * ((ranks - 1) / ranks)
+@dataclass(frozen=True)
+class Exchange:
+    """A collective that ends an operator; by default there is none. Sizes are in numbers."""
+
+    calls: int = 0
+    steps: int = 0
+    """Latency steps, one after the other."""
+    message: Fraction | int = 0
+    """Size S of the tensor."""
+    sent: Fraction | int = 0
+    """What leaves the rank."""
+
+
+def _exchange(size, ranks: int, factor: Fraction | int, steps: int) -> Exchange:
+    return Exchange(1, steps, size, size * factor) if ranks > 1 else Exchange()
+
+
+def all_reduce(size, ranks: int, algorithm: str = "ring") -> Exchange:
+    """Every rank ends with the sum of the tensors of all."""
+    check_algorithm(algorithm)
+    n = ranks
+    factor, steps = {
+        "ring": (Fraction(2 * (n - 1), n), 2 * (n - 1)),
+        "in-network": (Fraction(n + 1, n), 2),
+        "one-shot": (n - 1, 1),
+        "two-shot": (Fraction(2 * (n - 1), n), 2),
+    }[algorithm]
+    return _exchange(size, n, factor, steps)
+
+
+def reduce_scatter(size, ranks: int, algorithm: str = "ring") -> Exchange:
+    """Every rank ends with its share of the sum."""
+    check_algorithm(algorithm)
+    factor = 1 if algorithm == "in-network" else Fraction(ranks - 1, ranks)
+    return _exchange(size, ranks, factor, _steps(ranks, algorithm))
+
+
+def all_gather(size, ranks: int, algorithm: str = "ring") -> Exchange:
+    """Every rank ends with the shares of all."""
+    check_algorithm(algorithm)
+    factor = Fraction(1 if algorithm == "in-network" else ranks - 1, ranks)
+    return _exchange(size, ranks, factor, _steps(ranks, algorithm))
+
+
+def all_to_all(size, ranks: int, algorithm: str = "ring") -> Exchange:
+    """Every rank sends another share to each rank."""
+    check_algorithm(algorithm)
+    return _exchange(size, ranks, Fraction(ranks - 1, ranks), _steps(ranks, algorithm))
+
+
+def point_to_point(size) -> Exchange:
+    """One rank sends its tensor to another."""
+    return Exchange(1, 1, size, size)
+
+
+def _steps(ranks: int, algorithm: str) -> int:
+    return ranks - 1 if algorithm == "ring" else 1

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import UserError
@@ -12,24 +12,48 @@ from ..errors import UserError
 LARGEST_COUNT = 10**7
 """Bound on any single size (the largest vocabularies have about 3e5 rows)."""
 
+SPELLINGS = {
+    "hidden_size": ("n_embd", "n_embed"),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head",),
+    "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
+    "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions",),
+    "num_local_experts": ("num_experts", "n_routed_experts"),
+    "num_experts_per_tok": ("experts_per_token",),
+    "sliding_window": ("sliding_window_size",),
+    "sliding_window_pattern": ("_sliding_window_pattern",),
+}
+"""Field -> its other spellings, old and new. The code uses the first throughout."""
+
+READ_FOR_ALL = frozenset({"model_type", "quantization_config"})
+"""Fields that are read whatever the family."""
+
 WITHOUT_EFFECT = frozenset(
     """
     _name_or_path activation_dropout activation_function architectures attention_dropout attn_pdrop
-    auto_map bos_token_id dropout dtype embd_pdrop eos_token_id gradient_checkpointing hidden_act
-    init_std initializer_range layer_norm_epsilon layerdrop max_position_embeddings n_ctx
+    auto_map bos_token_id dropout dtype embd_pdrop encoder_no_repeat_ngram_size eos_token_id
+    gradient_checkpointing hidden_act hidden_dropout init_std initializer_range layer_norm_epsilon
+    layerdrop max_position_embeddings n_ctx n_positions original_max_position_embeddings
     output_attentions output_hidden_states pad_token_id prefix pretraining_tp
     reorder_and_upcast_attn resid_pdrop rms_norm_eps rope_parameters rope_scaling rope_theta
-    scale_attn_by_inverse_layer_idx scale_attn_weights summary_activation summary_first_dropout
-    summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class
-    torch_dtype transformers_version use_cache
+    scale_attn_by_inverse_layer_idx scale_attn_weights seq_length summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+    task_specific_params tokenizer_class torch_dtype transformers_version unk_token_id use_cache
     """.split()
 )
-"""Fields that change neither a parameter count nor an operator count."""
+"""Fields that change neither a parameter count nor an operator count, whatever the family."""
 
 _CHANGES_COUNTS = re.compile(
     "expert|moe|router|lora|window|_config|layers|layer_types|block|head|hidden_size|ffn|inner"
     "|intermediate|embd|mamba|ssm|conv|cross|encoder|nextn|mtp|parallel_attn|multi_query|k_dense"
+    "|bias|qk_|bidirectional"
 )
+
+
+def every_spelling(fields: Iterable[str]) -> frozenset[str]:
+    """Fields under all their spellings."""
+    return frozenset(name for key in fields for name in (key, *SPELLINGS.get(key, ())))
 
 
 @dataclass(frozen=True)
@@ -41,31 +65,56 @@ class ConfigFile:
     name: str
     """Name of the model."""
     assumed: list[str] = field(default_factory=list)
+    prefix: str = ""
+    """Where in the file the fields are: empty at the top, else ending in a dot."""
+
+    @property
+    def model_type(self) -> Any:
+        """What the file says that the model is."""
+        return self.fields.get("model_type")
 
     def error(self, key: str, what: str, allowed: str = "") -> UserError:
         """A `UserError` that points at a key of this file."""
-        return UserError(what, where=f"{self.path}:{key}", allowed=allowed)
+        return UserError(what, where=f"{self.path}:{self.prefix}{key}", allowed=allowed)
 
     def assume(self, fact: str) -> None:
         """Record a fact that the family fixes and the file does not state."""
-        self.assumed.append(fact)
+        if fact not in self.assumed:
+            self.assumed.append(fact)
 
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive whole number under any of its spellings, or `default`, which is recorded."""
-        values = {key: self.fields[key] for key in keys if self.fields.get(key) is not None}
-        for key, value in values.items():
-            if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
+    def states(self, key: str) -> bool:
+        """Whether the file has the key under any spelling; it may be null."""
+        return any(name in self.fields for name in every_spelling((key,)))
+
+    def optional_count(self, *keys: str, least: int = 1, most: int = LARGEST_COUNT) -> int | None:
+        """A whole number under any spelling of some keys, or `None` where it is absent or null."""
+        names = [name for key in keys for name in (key, *SPELLINGS.get(key, ()))]
+        values = {name: self.fields[name] for name in names if self.fields.get(name) is not None}
+        for name, value in values.items():
+            if type(value) is not int or not least <= value <= most:
                 raise self.error(
-                    key,
-                    f"{_short(value)} is not a usable size",
-                    allowed=f"a whole number from 1 to {LARGEST_COUNT}",
+                    name,
+                    f"{short(value)} is not a usable size",
+                    allowed=f"a whole number from {least} to {most}",
                 )
         if len(set(values.values())) > 1:
-            raise self.error(keys[0], f"contradicts {', '.join(list(values)[1:])}: {values}")
-        if values:
-            return next(iter(values.values()))
+            first, *others = values
+            raise self.error(first, f"contradicts {', '.join(others)}: {values}")
+        return next(iter(values.values()), None)
+
+    def count(
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_COUNT
+    ) -> int:
+        """A whole number under any spelling of some keys, or `default`, which is recorded."""
+        value = self.optional_count(*keys, least=least, most=most)
+        if value is not None:
+            return value
         if default is None:
-            raise self.error(keys[0], "missing", allowed="a positive whole number")
+            others = (*keys[1:], *SPELLINGS.get(keys[0], ()))
+            also = f" (also spelt {', '.join(others)})" if others else ""
+            raise self.error(
+                keys[0], f"missing{also}", allowed=f"a whole number from {least} to {most}"
+            )
         self.assume(f"{keys[0]} = {default}")
         return default
 
@@ -76,7 +125,7 @@ class ConfigFile:
             self.assume(f"{key} = {json.dumps(default)}")
             return default
         if not isinstance(value, bool):
-            raise self.error(key, f"{_short(value)} is not a boolean", allowed="true, false")
+            raise self.error(key, f"{short(value)} is not a boolean", allowed="true, false")
         return value
 
     def require(self, key: str, *, expected: bool) -> None:
@@ -88,9 +137,43 @@ class ConfigFile:
                 allowed=json.dumps(expected),
             )
 
+    def choice(self, key: str, allowed: Sequence[str]) -> str:
+        """One of the names in `allowed`; the first is the default, which is recorded."""
+        value = self.fields.get(key)
+        if value is None:
+            self.assume(f"{key} = {allowed[0]}")
+            return allowed[0]
+        if value not in allowed:
+            raise self.error(key, f"{short(value)} is not understood", allowed=", ".join(allowed))
+        return value
+
+    def listed(self, key: str, allowed: Sequence[Any], items: str) -> tuple[Any, ...] | None:
+        """A list of items that are all in `allowed`, or `None` where it is absent or null.
+
+        **Arguments:**
+
+        - `items`: what is allowed, in words.
+        """
+        values = self.fields.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list):
+            raise self.error(key, f"{short(values)} is not a list", allowed=f"a list of {items}")
+        for value in values:
+            if type(value) is not type(allowed[0]) or value not in allowed:
+                raise self.error(key, f"{short(value)} is not understood", allowed=items)
+        return tuple(values)
+
+    def nested(self, key: str) -> "ConfigFile":
+        """The object under `key`; its defaults are recorded with those of the whole file."""
+        fields = self.fields[key]
+        if not isinstance(fields, Mapping):
+            raise self.error(key, f"{short(fields)} is not a JSON object")
+        return replace(self, fields=fields, prefix=f"{self.prefix}{key}.")
+
     def not_understood(self, understood: frozenset[str]) -> list[str]:
         """Fields that are switched on and neither understood nor known to be without effect."""
-        ignored = understood | WITHOUT_EFFECT | {"model_type"}
+        ignored = understood | WITHOUT_EFFECT | READ_FOR_ALL
         return sorted(k for k, v in self.fields.items() if k not in ignored and not _is_off(v))
 
     def check_leftovers(self, understood: frozenset[str], elsewhere: frozenset[str]) -> None:
@@ -98,22 +181,23 @@ class ConfigFile:
 
         **Arguments:**
 
-        - `understood`: the fields that the family reads.
+        - `understood`: the fields that the family reads, or knows to be without effect.
         - `elsewhere`: the fields that any family reads.
         """
         for key in self.not_understood(understood):
             if key in elsewhere or _CHANGES_COUNTS.search(key):
-                model_type = self.fields["model_type"]
                 raise self.error(
-                    key, f"not understood in a model of type {model_type!r}, and may change counts"
+                    key,
+                    f"not understood in a model of type {self.model_type!r}, and may change counts",
                 )
-            self.assume(f"{_short(key)} has no effect on the counts")
+            self.assume(f"{short(key)} has no effect on the counts")
+
+
+def short(value: object) -> str:
+    """A value as errors quote it."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _is_off(value: object) -> bool:
     return value is None or value is False or value == {} or value == []
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

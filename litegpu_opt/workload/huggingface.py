@@ -3,14 +3,22 @@
 import json
 import os
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from ..errors import UserError, unknown_name
 from ..files import read_text
-from .config_file import ConfigFile
-from .families import FAMILIES
+from .config_file import ConfigFile, every_spelling, short
+from .families import FAMILIES, Family
+from .quantization import read_quantization
 from .transformer import Transformer
+
+
+TEXT_MODELS = ("text_config", "llm_config", "language_config")
+"""Where a multimodal model has the shape of its language model."""
+
+_ALL_FIELDS = every_spelling(key for family in FAMILIES.values() for key in family.fields)
 
 
 def builtin_models() -> tuple[str, ...]:
@@ -32,13 +40,16 @@ def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
     - `name_or_path`: a built-in name or Hugging Face id in any case, a `config.json`, or a
       folder that holds one. A name wins over a folder of the same name: write `./name`.
 
+    Number formats come from `quantization_config`, or from the `hf_quant_config.json` in the same
+    folder (`x.hf_quant_config.json` beside `x.json`).
+
     **Raises:** `UserError` with file and key.
     """
     name = str(name_or_path)
     builtin = model_aliases().get(name.lower(), name.lower())
     if builtin in builtin_models():
         text = (_catalog() / f"{builtin}.json").read_text(encoding="utf-8")
-        return _parse(text, path=f"{builtin}.json", name=builtin)
+        return _read(_parsed(text, path=f"{builtin}.json", name=builtin), beside=None)
     expanded = os.path.expanduser(name)
     if not (os.path.exists(expanded) or name.endswith(".json") or name.startswith((".", "/", "~"))):
         raise unknown_name("model", name, builtin_models(), where="model")
@@ -46,29 +57,78 @@ def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
     if os.path.isdir(expanded):
         path = path / "config.json"
     text = read_text(path, "JSON")
-    stem = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return _parse(text, path=str(path), name=stem)
+    if path.name == "config.json":
+        stem, beside = path.resolve().parent.name, path.with_name("hf_quant_config.json")
+    else:
+        stem, beside = path.stem, path.with_name(f"{path.stem}.hf_quant_config.json")
+    config = _parsed(text, path=str(path), name=stem)
+    if not os.path.isfile(beside):  # which takes names that are too long
+        return _read(config, beside=None)
+    formats = _parsed(read_text(beside, "JSON"), path=str(beside), name=stem)
+    return _read(config, beside=replace(formats, assumed=config.assumed))
 
 
 def _catalog():
     return files("litegpu_opt.catalog") / "models"
 
 
-def _parse(text: str, *, path: str, name: str) -> Transformer:
+def _parsed(text: str, *, path: str, name: str) -> ConfigFile:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid JSON: {error}", where=path) from error
     if not isinstance(fields, dict):
-        raise UserError("not a JSON object", where=path, allowed="the content of a config.json")
-    config = ConfigFile(fields, path=path, name=name)
-    model_type = fields.get("model_type")
-    elsewhere = frozenset().union(*(family.fields for family in FAMILIES.values()))
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        what = "missing" if model_type is None else f"{str(model_type)[:40]!r} is not understood"
-        unread = config.not_understood(elsewhere)
-        more = f"; fields not understood: {', '.join(unread)}" if unread else ""
-        raise config.error("model_type", what + more, allowed=", ".join(FAMILIES))
-    family = FAMILIES[model_type]
-    config.check_leftovers(family.fields, elsewhere)
-    return family.read(config)
+        raise UserError("not a JSON object", where=path, allowed="an object with named fields")
+    return ConfigFile(fields, path=path, name=name)
+
+
+def _read(config: ConfigFile, beside: ConfigFile | None) -> Transformer:
+    family = _family(config)
+    text_model = config
+    if config.model_type in family.wrappers:
+        text_model = _text_model(config, family)
+    text_model.check_leftovers(family.understood, _ALL_FIELDS)
+    shape = family.read(text_model)
+    quantized, kv_format = read_quantization(_formats_of(config, text_model), beside)
+    return replace(shape, quantized=quantized, kv_format=kv_format, assumed=tuple(config.assumed))
+
+
+def _family(config: ConfigFile) -> Family:
+    model_type = config.model_type
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return FAMILIES[model_type]
+    what = "missing" if model_type is None else f"{str(model_type)[:40]!r} is not understood"
+    unread = config.not_understood(_ALL_FIELDS)
+    more = f"; fields not understood: {', '.join(unread)}" if unread else ""
+    raise config.error("model_type", what + more, allowed=", ".join(FAMILIES))
+
+
+def _text_model(config: ConfigFile, family: Family) -> ConfigFile:
+    """The language model of a multimodal one, which shares the flag of the tied embedding."""
+    places = [key for key in TEXT_MODELS if config.fields.get(key) is not None]
+    if len(places) != 1:
+        what = f"beside {places[1]}" if places else f"missing (or {', '.join(TEXT_MODELS[1:])})"
+        raise config.error(TEXT_MODELS[0], what, allowed="one object with the language model")
+    place, tied = places[0], "tie_word_embeddings"
+    text = config.nested(place)
+    if text.model_type not in (None, *family.model_types):
+        raise text.error(
+            "model_type",
+            f"{short(text.model_type)} is not understood in {config.model_type!r}",
+            allowed=", ".join(family.model_types),
+        )
+    fields = dict(text.fields) | {"model_type": text.model_type or family.model_types[0]}
+    if config.fields.get(tied) is not None and fields.get(tied) is None:
+        fields[tied] = config.flag(tied, default=True)
+    config.check_leftovers(family.harmless | {place, "vision_config", tied}, _ALL_FIELDS)
+    config.assume("text model only; vision tower not counted")
+    return replace(text, fields=fields)
+
+
+def _formats_of(config: ConfigFile, text_model: ConfigFile) -> ConfigFile:
+    """The language model with its `quantization_config`, which may stand inside or outside."""
+    key = "quantization_config"
+    if config is text_model or text_model.fields.get(key) is not None:
+        return text_model
+    outside = {key: config.fields.get(key)}
+    return replace(config, fields={**text_model.fields, **outside})

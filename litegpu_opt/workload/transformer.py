@@ -1,136 +1,144 @@
-"""The shape of a dense decoder-only transformer and its exact parameter counts."""
+"""The shape of a decoder-only transformer: plain Python numbers, hashable, static under `jit`.
 
-import math
+Symbols in the equations: L layers, h hidden, q query heads, k key/value heads, e head dimension,
+f feed-forward width, E experts, V vocabulary.
+"""
+
 from dataclasses import dataclass
 
-from ..errors import UserError
+from .formats import Format
+
+
+@dataclass(frozen=True)
+class GroupedAttention:
+    """q query heads over k key/value heads: multi-head (k = q), grouped, multi-query (k = 1)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    """Tokens that a query sees; `None`: all before it."""
+    input_bias: bool = False
+    """Bias of the query, key and value projections."""
+    output_bias: bool = False
+    head_norms: bool = False
+    """RMS norm of the queries and of the keys, e parameters each, shared by the heads."""
+    sinks: bool = False
+    """A learned score per query head beside those of the tokens."""
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention: keys and values are made from one cached latent per token.
+
+    Cached: `kv_rank` numbers and a rotary key of `rope_dim`, shared by all heads.
+    """
+
+    heads: int
+    query_rank: int | None
+    """Width of the queries' own latent; `None`: queries are made from the hidden state."""
+    kv_rank: int
+    nope_dim: int
+    """Part of a head's query and key that carries no position."""
+    rope_dim: int
+    value_dim: int
+
+    @property
+    def window(self) -> None:
+        """A query sees all tokens before it."""
+        return None
+
+
+@dataclass(frozen=True)
+class DenseMlp:
+    """Gated: three matrices (gate, up, down). Plain: two (up, down)."""
+
+    width: int
+    gated: bool
+    bias: bool = False
+
+    @property
+    def input_matrices(self) -> int:
+        """m: matrices that read the input, 2 (gate and up) when gated, else 1."""
+        return 2 if self.gated else 1
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts: a router picks `per_token` of `count` MLPs for every token."""
+
+    count: int
+    per_token: int
+    width: int
+    """Feed-forward width of one expert."""
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    """One parameter per expert, added to its score."""
+    shared_width: int = 0
+    """Width of the dense MLP beside them, through which every token goes; 0: none."""
+    shared_gate: bool = False
+    """A vector of h that weighs the shared MLP's result."""
+
+    @property
+    def input_matrices(self) -> int:
+        """m: matrices that read the input, 2 (gate and up) when gated, else 1."""
+        return 2 if self.gated else 1
+
+
+Attention = GroupedAttention | LatentAttention
+Mlp = DenseMlp | Experts
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block: attention, MLP and their norms."""
+
+    attention: Attention
+    mlp: Mlp
+    norms: int = 2
+    parallel: bool = False
+    """Attention and MLP read the same input and their results are summed together."""
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """A dense decoder-only transformer: plain Python numbers, hashable, static under `jit`.
-
-    Symbols in the equations: L layers, h hidden, q query heads, k key/value heads, e head
-    dimension, f feed-forward width, V vocabulary, n tensor-parallel degree.
-    """
+    """A decoder-only transformer."""
 
     name: str
     family: str
-    layers: int
     hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
     vocab: int
-    gated_mlp: bool
-    """Three matrices (gate, up, down) instead of two (up, down)."""
-    tied_embeddings: bool
-    """The input embedding is also the LM head: stored once, multiplied all the same."""
-    attention_bias: bool
-    """Bias of the query, key and value projections."""
-    output_bias: bool
-    """Bias of the attention's output projection."""
-    mlp_bias: bool
+    layers: tuple[Layer, ...]
+    """In their order; equal layers are the same object."""
     norm_parameters: int
     """Parameters of one norm: h for an RMS norm, 2h for a layer norm with bias."""
-    position_rows: int
+    tied_embeddings: bool
+    """The input embedding is also the LM head: stored once, multiplied all the same."""
+    position_rows: int = 0
     """Rows of the learned position table; 0 where positions are computed."""
+    embedding_norm: bool = False
+    """A norm right after the input embedding."""
+    prediction_layers: tuple[Layer, ...] = ()
+    """Multi-token-prediction layers: draft heads, no part of serving one token at a time."""
+    quantized: tuple[tuple[str, Format], ...] = ()
+    """Part of the model -> format of its matrices in the checkpoint, where it is quantised."""
+    kv_format: Format | None = None
+    """Format of the KV cache that the checkpoint asks for."""
     assumed: tuple[str, ...] = ()
     """Facts that the file does not state, for the echo of the inputs."""
 
     @property
-    def input_matrices(self) -> int:
-        """Matrices that read the MLP's input: 2 (gate and up) when gated, else 1."""
-        return 2 if self.gated_mlp else 1
+    def first(self) -> Layer:
+        """The first layer; the shape of heads is the same in all of them."""
+        return self.layers[0]
 
     @property
-    def attention_matrix_parameters(self) -> int:
-        """Attention matrices of one layer: h (q + 2k) e + q e h."""
-        q, k, e = self.heads, self.kv_heads, self.head_dim
-        return self.hidden * (q + 2 * k) * e + q * e * self.hidden
+    def heads(self) -> int:
+        """Query heads of a layer."""
+        return self.first.attention.heads
 
     @property
-    def mlp_matrix_parameters(self) -> int:
-        """MLP matrices of one layer: 3 h f when gated, else 2 h f."""
-        return (self.input_matrices + 1) * self.hidden * self.ffn
-
-    @property
-    def layer_matrix_parameters(self) -> int:
-        """Attention and MLP matrices of one layer."""
-        return self.attention_matrix_parameters + self.mlp_matrix_parameters
-
-    @property
-    def layer_bias_parameters(self) -> int:
-        """Biases of one layer: (q + 2k) e, h, and m f + h with m input matrices, where present."""
-        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
-        mlp = self.input_matrices * self.ffn + self.hidden
-        return self.attention_bias * qkv + self.output_bias * self.hidden + self.mlp_bias * mlp
-
-    @property
-    def norm_parameters_total(self) -> int:
-        """Two norms in each layer and one after the last: (2L + 1) parameters per norm."""
-        return (2 * self.layers + 1) * self.norm_parameters
-
-    @property
-    def vocabulary_parameters(self) -> int:
-        """Input embedding and LM head: V h when tied, else 2 V h."""
-        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
-
-    @property
-    def position_parameters(self) -> int:
-        """Learned positions: rows times h."""
-        return self.position_rows * self.hidden
-
-    @property
-    def parameters_total(self) -> int:
-        """L (matrices + biases) + norms + vocabulary + positions; each stored matrix once."""
-        return (
-            self.layers * (self.layer_matrix_parameters + self.layer_bias_parameters)
-            + self.norm_parameters_total
-            + self.vocabulary_parameters
-            + self.position_parameters
-        )
-
-    @property
-    def parameters_active(self) -> int:
-        """Parameters that take part in one token: all of them in a dense model."""
-        return self.parameters_total
-
-    def tensor_parallel_degrees(self, limit: int) -> tuple[int, ...]:
-        """Degrees up to `limit` that split both the query heads and the feed-forward width."""
-        common = math.gcd(self.heads, self.ffn)
-        return tuple(n for n in range(1, min(limit, common) + 1) if common % n == 0)
-
-    def check_tensor_parallel(self, tp: int, where: str = "") -> None:
-        """Raise a `UserError` unless `tp` devices can share the heads and the MLP evenly."""
-        if isinstance(tp, bool) or not isinstance(tp, int) or tp < 1:
-            fault = "is not a positive whole number"
-        elif self.heads % tp:
-            fault = f"does not divide num_attention_heads {self.heads} of {self.name}"
-        elif self.ffn % tp:
-            fault = f"does not divide intermediate_size {self.ffn} of {self.name}"
-        else:
-            return
-        valid = ", ".join(str(n) for n in self.tensor_parallel_degrees(self.heads))
-        raise UserError(f"tensor-parallel degree {tp!r} {fault}", where=where, allowed=valid)
-
-    def heads_per_device(self, tp: int) -> int:
-        """Query heads on one device: q/n, exact."""
-        self.check_tensor_parallel(tp)
-        return self.heads // tp
-
-    def kv_heads_per_device(self, tp: int) -> int:
-        """Key/value heads on one device: max(1, ceil(k/n)). Beyond n = k they are replicated."""
-        self.check_tensor_parallel(tp)
-        return max(1, -(-self.kv_heads // tp))
-
-    def ffn_per_device(self, tp: int) -> int:
-        """Feed-forward columns on one device: f/n, exact."""
-        self.check_tensor_parallel(tp)
-        return self.ffn // tp
-
-    def vocab_per_device(self, tp: int) -> int:
-        """Vocabulary rows on one device: ceil(V/n), the last device's shard padded."""
-        self.check_tensor_parallel(tp)
-        return -(-self.vocab // tp)
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(isinstance(layer.mlp, Experts) for layer in self.layers)

@@ -1,0 +1,212 @@
+"""Counts of a phase as arrays over its operators: hand counts meet formats and request lengths."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .operators import Operator, slowest_stage
+from .parallelism import Parallelism
+from .precision import Precision
+from .traffic import Workload
+from .transformer import Transformer
+
+
+MEGA, GIGA, TERA = 1e6, 1e9, 1e12
+LEAST_LOG_MISS = -700.0
+"""Stands in for the logarithm of 0: every token goes to every expert."""
+
+
+class ExpertCounts(eqx.Module):
+    """Experts that an execution reads only where tokens are routed to them, arrays `(ops,)`."""
+
+    gb: Array
+    """Bytes of one expert."""
+    held: Array
+    """Experts on the device."""
+    log_miss_per_seq: Array
+    """n log(1 - k/E): logarithm of the chance that none of the n tokens of a sequence goes to an
+    expert."""
+
+    def touched(self, batch: Array) -> Array:
+        """Expected number of distinct experts that a batch reads, E (1 - (1 - k/E)^n).
+
+        Assumes that experts are picked evenly; where they are not, fewer are touched.
+        """
+        return -self.held * jnp.expm1(batch * self.log_miss_per_seq)
+
+
+class OperatorCounts(eqx.Module):
+    """Counts of every operator of a phase, as arrays over the operator axis `(ops,)`.
+
+    Everything is per device and per execution of the operator; `repeats` says how
+    often it runs in the phase. A quantity named `_per_seq` is multiplied by the batch
+    of the whole group.
+    """
+
+    repeats: Array
+    launches: Array
+    """Kernels started."""
+    tflop_bf16_per_seq: Array
+    tflop_fp8_per_seq: Array
+    tflop_attention_per_seq: Array
+    """Score and value products, at the activations' rate."""
+    weight_gb: Array
+    """Bytes read once whatever the batch."""
+    traffic_gb_per_seq: Array
+    """Activations and KV cache read and written."""
+    collectives: Array
+    """Collective calls (0 or 1)."""
+    steps: Array
+    """Latency steps of the collective."""
+    message_mb_per_seq: Array
+    """Size of the tensor that the collective reduces, gathers or spreads."""
+    wire_gb_per_seq: Array
+    """Bytes that leave the device, algorithm factor included."""
+    experts: ExpertCounts | None
+    """`None` for a model without experts."""
+
+
+def operator_names(model: Transformer, p: Parallelism, *, decode: bool) -> tuple[str, ...]:
+    """Names along the operator axis."""
+    return tuple(operator.name for _, operator in slowest_stage(model, p, decode=decode))
+
+
+def prefill_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
+    """Counts of running a prompt of S tokens through the model.
+
+    Causal attention: token i sees i keys, w of them at most with a window w, so
+    S(S + 1)/2, or w(w + 1)/2 + (S - w) w pairs. The LM head runs for the last token only.
+    """
+    prompt = workload.traffic.prompt_tokens
+
+    def pairs(window: np.ndarray) -> Array:
+        seen = jnp.minimum(prompt, window)
+        return seen * (seen + 1.0) / 2.0 + (prompt - seen) * seen
+
+    return _counts(
+        workload, p, decode=False, tokens=prompt, pairs=pairs, context=lambda window: prompt
+    )
+
+
+def decode_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
+    """Counts of making one token at the mean context L = S + T/2.
+
+    The token sees the whole cache, or the window: min(L, w) pairs, no causal half.
+    """
+    context = workload.traffic.prompt_tokens + workload.traffic.output_tokens / 2.0
+
+    def seen(window: np.ndarray) -> Array:
+        return jnp.minimum(context, window)
+
+    return _counts(workload, p, decode=True, tokens=1.0, pairs=seen, context=seen)
+
+
+class _Columns(NamedTuple):
+    """One column per field of `Operator`, in bytes where a format is known, `(ops,)` each."""
+
+    repeats: np.ndarray
+    launches: np.ndarray
+    weight_bytes: np.ndarray
+    read_always: np.ndarray
+    flop_per_token: np.ndarray
+    flop_per_context: np.ndarray
+    flop_per_pair: np.ndarray
+    eight_bit: np.ndarray
+    bytes_per_token: np.ndarray
+    bytes_per_context: np.ndarray
+    window: np.ndarray
+    last_token: np.ndarray
+    calls: np.ndarray
+    steps: np.ndarray
+    message_bytes: np.ndarray
+    sent_bytes: np.ndarray
+    experts_held: np.ndarray
+    log_miss_per_token: np.ndarray
+
+
+@cache
+def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode: bool) -> _Columns:
+    """The operators of the slowest stage as columns, in the formats of a precision."""
+    rows = slowest_stage(model, p, decode=decode)
+    moved = precision.of_activations.bytes
+    cached = precision.of_cache(model).bytes
+    wire = precision.of_wire.bytes
+
+    def column(value: Callable[[Operator], object]) -> np.ndarray:
+        return np.array([float(value(operator)) for _, operator in rows])  # pyright: ignore[reportArgumentType]
+
+    def log_miss(o: Operator) -> float:
+        """Per token of a replica."""
+        if o.routing is None:
+            return LEAST_LOG_MISS
+        missed = 1.0 - o.routing.per_token / o.routing.count
+        return o.routing.replicas * (np.log(missed) if missed > 0.0 else LEAST_LOG_MISS)
+
+    return _Columns(
+        repeats=np.array([float(repeats) for repeats, _ in rows]),
+        launches=column(lambda o: o.launches),
+        weight_bytes=column(
+            lambda o: o.read * precision.of_part(o.part, model).bytes + o.vectors * moved
+        ),
+        read_always=column(lambda o: o.routing is None),
+        flop_per_token=column(lambda o: o.flop_per_token),
+        flop_per_context=column(lambda o: o.flop_per_context),
+        flop_per_pair=column(lambda o: o.flop_per_pair),
+        eight_bit=column(lambda o: precision.of_part(o.part, model).eight_bit_math),
+        bytes_per_token=column(lambda o: o.moved_per_token * moved + o.cached_per_token * cached),
+        bytes_per_context=column(
+            lambda o: o.moved_per_context * moved + o.cached_per_context * cached
+        ),
+        window=column(lambda o: np.inf if o.window is None else o.window),
+        last_token=column(lambda o: o.last_token),
+        calls=column(lambda o: o.exchange.calls),
+        steps=column(lambda o: o.exchange.steps),
+        message_bytes=column(lambda o: o.exchange.message * wire),
+        sent_bytes=column(lambda o: o.exchange.sent * wire),
+        experts_held=column(lambda o: o.routing.held if o.routing else 0),
+        log_miss_per_token=column(log_miss),
+    )
+
+
+def _counts(
+    workload: Workload,
+    p: Parallelism,
+    *,
+    decode: bool,
+    tokens: Array | float,
+    pairs: Callable[[np.ndarray], Array],
+    context: Callable[[np.ndarray], Array],
+) -> OperatorCounts:
+    """**Arguments:** tokens per sequence that pass through; under each window, pairs of query and
+    key, and tokens whose keys and values are read.
+    """
+    model = workload.transformer
+    c = _columns(model, workload.precision, p, decode=decode)
+    share = 1.0 / p.dp  # of the sequences of the group, those of one replica
+    passing = share * jnp.where(c.last_token > 0.0, 1.0, tokens)
+    read = share * context(c.window)
+    linear = (passing * c.flop_per_token + read * c.flop_per_context) / TERA
+    experts = ExpertCounts(
+        gb=jnp.asarray((1.0 - c.read_always) * c.weight_bytes / GIGA),
+        held=jnp.asarray(c.experts_held),
+        log_miss_per_seq=jnp.asarray(share * tokens * c.log_miss_per_token),
+    )
+    return OperatorCounts(
+        repeats=jnp.asarray(c.repeats),
+        launches=jnp.asarray(c.launches),
+        tflop_bf16_per_seq=linear * (1.0 - c.eight_bit),
+        tflop_fp8_per_seq=linear * c.eight_bit,
+        tflop_attention_per_seq=share * pairs(c.window) * c.flop_per_pair / TERA,
+        weight_gb=jnp.asarray(c.read_always * c.weight_bytes / GIGA),
+        traffic_gb_per_seq=(passing * c.bytes_per_token + read * c.bytes_per_context) / GIGA,
+        collectives=jnp.asarray(c.calls),
+        steps=jnp.asarray(c.steps),
+        message_mb_per_seq=passing * c.message_bytes / MEGA,
+        wire_gb_per_seq=passing * c.sent_bytes / GIGA,
+        experts=experts if model.has_experts else None,
+    )

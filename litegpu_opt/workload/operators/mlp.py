@@ -1,0 +1,133 @@
+"""Dense MLPs and mixtures of experts on one device.
+
+Symbols per device: m matrices that read the input (2 when gated, else 1), f feed-forward columns,
+h hidden, E experts of which a token goes to k.
+"""
+
+from fractions import Fraction
+
+from ..collectives import all_gather, all_reduce, all_to_all
+from ..parallelism import Parallelism
+from ..transformer import DenseMlp, Experts, Mlp
+from .operator import NOTHING, Number, Operator, Routing, linear
+
+
+def dense(mlp: DenseMlp, h: int, p: Parallelism) -> list[Operator]:
+    """Gated or plain MLP.
+
+    - up: h m f parameters. The activation function is part of the kernel: one column of f leaves
+      it, gated or not.
+    - down: f h; the results of the ranks are summed.
+    """
+    f, m = mlp.width // p.tp, mlp.input_matrices
+    return [
+        linear("up", "mlp", h, m * f, vectors=mlp.bias * m * f, moved=h + f),
+        linear(
+            "down",
+            "mlp",
+            f,
+            h,
+            vectors=mlp.bias * h,
+            exchange=all_reduce(h, p.tp, p.collective),
+        ),
+    ]
+
+
+def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
+    """Mixture of experts.
+
+    - router: h E parameters on every rank, h (+ h of the shared MLP's gate); with expert
+      parallelism each rank sends its share of the tokens to the ranks of their experts (dispatch,
+      k h numbers per token, for each of the ranks that share an expert).
+    - expert_up, expert_down: h m f and f h parameters for each expert on the device. FLOPs follow
+      the k experts of a token; read are the experts that any token goes to (`ExpertCounts`). With
+      expert parallelism the results go back to the token's rank, as many numbers.
+    - shared_up, shared_down: a dense MLP beside them. Split like one; with expert parallelism on
+      every rank in full, for the rank's own tokens.
+    - combine: the weighted sum of k results; the ranks of a replica sum or gather theirs.
+    """
+    k, m = mlp.per_token, mlp.input_matrices
+    f = mlp.width // p.expert_tp
+    spread = p.ep > 1
+    # tokens of one replica: its ranks are given 1/tp of them each, or all see all of them
+    own = Fraction(1, p.tp) if spread else Fraction(1)
+    visits = _whole(Fraction(k * p.expert_replicas, p.ep))
+    sent = own * k * h * p.expert_tp
+    routing = Routing(
+        held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
+    )
+    exchanged = all_to_all(_whole(sent), p.ranks, p.collective) if spread else NOTHING
+    whole_tokens = (
+        all_gather(h, p.tp, p.collective) if spread else all_reduce(h, p.tp, p.collective)
+    )
+    return [
+        Operator(
+            "router",
+            part="router",
+            held=h * mlp.count,
+            read=h * mlp.count,
+            vectors=mlp.router_bias * mlp.count + mlp.shared_gate * h,
+            flop_per_token=2 * h * (mlp.count + mlp.shared_gate),
+            moved_per_token=h + mlp.count,
+            exchange=exchanged,
+        ),
+        Operator(
+            "expert_up",
+            part="experts",
+            held=h * m * f,
+            read=h * m * f,
+            vectors=mlp.bias * m * f,
+            routing=routing,
+            flop_per_token=visits * 2 * h * m * f,
+            moved_per_token=visits * (h + f),
+        ),
+        Operator(
+            "expert_down",
+            part="experts",
+            held=f * h,
+            read=f * h,
+            vectors=mlp.bias * h,
+            routing=routing,
+            flop_per_token=visits * 2 * f * h,
+            moved_per_token=visits * (f + h),
+            exchange=exchanged,
+        ),
+        *_shared(mlp, h, p, own),
+        Operator(
+            "combine",
+            part="experts",
+            moved_per_token=_whole(own * (k + 1) * h),
+            exchange=whole_tokens,
+        ),
+    ]
+
+
+def _shared(mlp: Experts, h: int, p: Parallelism, own: Fraction) -> list[Operator]:
+    if not mlp.shared_width:
+        return []
+    m = mlp.input_matrices
+    f = mlp.shared_width if p.ep > 1 else mlp.shared_width // p.tp
+    return [
+        Operator(
+            name,
+            part="mlp",
+            held=size,
+            read=size,
+            flop_per_token=_whole(own * 2 * size),
+            moved_per_token=_whole(own * (h + f)),
+        )
+        for name, size in (("shared_up", h * m * f), ("shared_down", f * h))
+    ]
+
+
+def mlp_operators(mlp: Mlp, h: int, p: Parallelism) -> list[Operator]:
+    """Operators of the MLP of one layer, with the sum over the ranks at its end."""
+    match mlp:
+        case DenseMlp():
+            return dense(mlp, h, p)
+        case Experts():
+            return mixture(mlp, h, p)
+
+
+def _whole(number: Fraction) -> Number:
+    return int(number) if number.denominator == 1 else number

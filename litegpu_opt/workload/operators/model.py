@@ -1,0 +1,139 @@
+"""A whole model as operators: stages, layers, and what stands before and after them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from ..collectives import all_gather, all_reduce, point_to_point
+from ..parallelism import Parallelism
+from ..transformer import Layer, Transformer
+from .attention import attention_operators
+from .mlp import mlp_operators
+from .operator import Operator, merged
+
+
+def layer_operators(
+    layer: Layer, model: Transformer, p: Parallelism, *, decode: bool
+) -> list[Operator]:
+    """Operators of one layer.
+
+    The results of attention are summed over the ranks (all-reduce of h per token), unless MLP and
+    attention run side by side: then one sum, after the MLP, serves both.
+    """
+    *before, output = attention_operators(layer.attention, model.hidden, p, decode=decode)
+    if not layer.parallel:
+        output = replace(output, exchange=all_reduce(model.hidden, p.tp, p.collective))
+    return [*before, output, *mlp_operators(layer.mlp, model.hidden, p), _elementwise(layer, model)]
+
+
+def _elementwise(layer: Layer, model: Transformer) -> Operator:
+    """Fused add-and-norm kernels, one for each norm, on every device in full.
+
+    Each reads x and the residual and writes both: 4 h per token.
+    """
+    return Operator(
+        "elementwise",
+        launches=layer.norms,
+        vectors=layer.norms * model.norm_parameters,
+        moved_per_token=4 * layer.norms * model.hidden,
+    )
+
+
+def _embedding(model: Transformer, p: Parallelism) -> Operator:
+    """Look-up: no FLOPs; holds V/tp rows and all positions, reads and writes h per token, and sums
+    the shards of the vocabulary.
+    """
+    h = model.hidden
+    return Operator(
+        "embedding",
+        part="embedding",
+        held=(_vocabulary(model, p) + model.position_rows) * h,
+        vectors=model.embedding_norm * model.norm_parameters,
+        moved_per_token=2 * h,
+        exchange=all_reduce(h, p.tp, p.collective),
+    )
+
+
+def _lm_head(model: Transformer, p: Parallelism) -> Operator:
+    """Last norm and LM head for one token: 2 h V/tp FLOPs whether tied or not, h + V/tp moved.
+
+    A tied head is held by the embedding, if that is in the same stage. The logits of the whole
+    vocabulary are gathered.
+    """
+    h, rows = model.hidden, _vocabulary(model, p)
+    held_elsewhere = model.tied_embeddings and p.pp == 1
+    return Operator(
+        "lm_head",
+        part="head",
+        held=0 if held_elsewhere else h * rows,
+        read=h * rows,
+        vectors=model.norm_parameters,
+        flop_per_token=2 * h * rows,
+        moved_per_token=h + rows,
+        last_token=True,
+        exchange=all_gather(model.vocab, p.tp, p.collective),
+    )
+
+
+def _hand_on(model: Transformer) -> Operator:
+    """What a pipeline stage sends to the next: h per token from every rank to its peer."""
+    return Operator("hand_on", launches=0, exchange=point_to_point(model.hidden))
+
+
+def _vocabulary(model: Transformer, p: Parallelism) -> int:
+    """Vocabulary rows on one device: ceil(V/tp), the last device's shard padded."""
+    return -(-model.vocab // p.tp)
+
+
+def stage_layers(model: Transformer, stages: int) -> list[tuple[Layer, ...]]:
+    """Consecutive layers of every stage, as even as can be, the longer ones first: the last stage
+    also has the head.
+    """
+    least, longer = divmod(len(model.layers), stages)
+    ends = [0]
+    for stage in range(stages):
+        ends.append(ends[-1] + least + (stage < longer))
+    return [model.layers[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+
+
+@cache
+def stages(
+    model: Transformer, p: Parallelism, *, decode: bool
+) -> tuple[tuple[tuple[int, Operator], ...], ...]:
+    """For every pipeline stage, its operators and how often each runs in one execution."""
+    by_stage = stage_layers(model, p.pp)
+    return tuple(
+        merged(_stage(model, p, layers, first=n == 0, last=n == p.pp - 1, decode=decode))
+        for n, layers in enumerate(by_stage)
+    )
+
+
+def _stage(
+    model: Transformer,
+    p: Parallelism,
+    layers: tuple[Layer, ...],
+    *,
+    first: bool,
+    last: bool,
+    decode: bool,
+) -> Iterator[Operator]:
+    if first:
+        yield _embedding(model, p)
+    built = {layer: layer_operators(layer, model, p, decode=decode) for layer in set(layers)}
+    for layer in layers:
+        yield from built[layer]
+    yield _lm_head(model, p) if last else _hand_on(model)
+
+
+def slowest_stage(
+    model: Transformer, p: Parallelism, *, decode: bool
+) -> tuple[tuple[int, Operator], ...]:
+    """The stage that reads most parameters: the others wait for it."""
+    return max(
+        stages(model, p, decode=decode),
+        key=lambda stage: sum(n * (o.read * _experts(o) + o.vectors) for n, o in stage),
+    )
+
+
+def _experts(operator: Operator) -> int:
+    return operator.routing.held if operator.routing else 1
