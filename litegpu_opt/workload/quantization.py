@@ -17,7 +17,7 @@ its share of scales and zero points:
 | compressed-tensors, groups of g | b + 16/g, asymmetric b + (16 + b)/g | its source |
 | ModelOpt AWQ, groups of g | 4 + 16/g | the 16 bits are recalled |
 
-The sources of the libraries were read in August 2026. Neglected scales and permutations (`g_idx`)
+Neglected scales and permutations (`g_idx`)
 are below 0.5 % of a matrix of 4096 rows.
 
 Parts: attention, MLP and experts; with MXFP4 the experts only. compressed-tensors and ModelOpt also

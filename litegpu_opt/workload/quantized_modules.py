@@ -8,8 +8,7 @@ A pattern is one of
 - a regular expression after `re:` that matches from the start of a name: `re:.*mlp.gate$`.
 
 These are the dialects of `modules_to_not_convert` in transformers, `exclude_modules` in ModelOpt,
-`ignore` and `targets` in compressed-tensors (sources read in August 2026; a plain name is only the
-module itself in compressed-tensors). What wraps the stack of layers (`model.language_model.`) makes
+`ignore` and `targets` in compressed-tensors (where a plain name is only the module itself). What wraps the stack of layers (`model.language_model.`) makes
 no difference. A pattern has to match something known, and a part has to be converted as a whole:
 else a `UserError` quotes the pattern, because bytes would be counted wrongly.
 """
