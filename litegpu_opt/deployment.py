@@ -13,7 +13,7 @@ class Deployment(eqx.Module):
     prefill: Parallelism = eqx.field(static=True)
     decode: Parallelism = eqx.field(static=True)
     batch_prefill: Array = eqx.field(converter=scalar)
-    """Sequences per group and phase."""
+    """Sequences per group and phase; at least one for each of dp x microbatches parts."""
     batch_decode: Array = eqx.field(converter=scalar)
     clock_prefill_ghz: Array = eqx.field(converter=scalar)
     clock_decode_ghz: Array = eqx.field(converter=scalar)

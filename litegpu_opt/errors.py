@@ -23,7 +23,12 @@ class UserError(Exception):
         parts = [f"{where}: {what}" if where else what]
         if allowed:
             parts.append(f"allowed: {allowed}")
-        super().__init__("; ".join(" ".join(part.split()) for part in parts))
+        super().__init__("; ".join(" ".join(_printable(part).split()) for part in parts))
+
+
+def _printable(text: str) -> str:
+    """Text without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() or c.isspace() else f"\\x{ord(c):02x}" for c in text)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = "") -> UserError:

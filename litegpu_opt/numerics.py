@@ -31,7 +31,7 @@ def scalar(value: float | AnyArray) -> Array:
 
 
 def stack_padded(trees: Sequence[Tree], module: ModuleType = jnp) -> Tree:
-    """Pytrees on a new leading axis; a shorter last axis is filled up with zeros.
+    """Pytrees on a new leading axis; shorter axes are filled up with zeros.
 
     **Arguments:**
 
@@ -40,14 +40,14 @@ def stack_padded(trees: Sequence[Tree], module: ModuleType = jnp) -> Tree:
 
     def stack(*leaves: AnyArray) -> AnyArray:
         arrays = [module.asarray(leaf) for leaf in leaves]
-        longest = max(array.shape[-1:] for array in arrays)
-        if not longest:
-            return module.stack(arrays)
+        shape = tuple(max(lengths) for lengths in zip(*(a.shape for a in arrays), strict=True))
         return module.stack(
             [
-                module.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, longest[0] - array.shape[-1])])
-                if array.shape[-1:] != longest
-                else array
+                array
+                if array.shape == shape
+                else module.pad(
+                    array, [(0, full - own) for full, own in zip(shape, array.shape, strict=True)]
+                )
                 for array in arrays
             ]
         )

@@ -23,10 +23,13 @@ class Service(eqx.Module):
     """One pool serving one batch. Energies and bytes are per device and execution of the phase."""
 
     times: OperatorTimes
+    """Of one microbatch in every kind of stage."""
     time_ms: Array
-    """Duration of the phase; the device is busy that long."""
+    """How long a batch keeps the devices; in decode, the time of a step."""
     latency_ms: Array
     """What the user waits: the phase and the hand-over of its KV cache."""
+    handover_ms: Array
+    """Hand-over of the KV cache of a batch to the decode pool."""
     weights_gb: Array
     """Resident weights."""
     memory_gb: Array
@@ -39,6 +42,32 @@ class Service(eqx.Module):
     """Busy device-seconds of this pool per output token."""
     usd_per_token: Array
     """Cost of this pool per output token, without NRE."""
+
+
+def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
+    """How long a batch keeps the devices, and how long it takes to come through, ms.
+
+    A batch goes through pp stages in m microbatches. With t_s the time of a microbatch in stage s,
+    prefill keeps the devices for m max(t), since another batch can follow at once, and is through
+    after sum(t) + (m - 1) max(t). A decode step needs the last one of the same sequences:
+    max(sum(t), m max(t)) for both; with fewer microbatches than stages, some stages wait.
+
+    **Arguments:**
+
+    - `operator_ms`: time of every operator in one execution of its stage, `(ops,)`.
+    """
+    operators, m = pool.operators, pool.microbatches
+    if operators.stage.shape[0] == 1:
+        alone = m * jnp.sum(operator_ms)
+        return alone, alone
+    stage_ms = jnp.sum(operators.stage * operator_ms, axis=-1)
+    slowest, whole = jnp.max(stage_ms), jnp.sum(operators.stages * stage_ms)
+    step = jnp.maximum(whole, m * slowest)
+    again = pool.waits_for_itself
+    return (
+        again * step + (1.0 - again) * m * slowest,
+        again * step + (1.0 - again) * (whole + (m - 1.0) * slowest),
+    )
 
 
 def serve(
@@ -61,11 +90,10 @@ def serve(
     operators = pool.operators
 
     part = batch / pool.microbatches
-    of_stage = operator_times(operators, part, rates, technology.execution)
-    times = jax.tree.map(lambda ms: pool.stage_times * ms, of_stage)
-    time_ms = jnp.sum(times.total_ms(roof))
+    times = operator_times(operators, part, rates, technology.execution)
+    time_ms, through_ms = batch_times_ms(pool, times.total_ms(roof))
     time_s = time_ms / MS_PER_S
-    handover_s = (
+    handover_ms = MS_PER_S * (
         batch
         * pool.handover_gb_per_seq
         / (technology.execution.network_efficiency * rates.network_gb_s)
@@ -75,7 +103,8 @@ def serve(
     owned_s = time_s / prices.load_factor
     idle_s = time_s * (1.0 / prices.load_factor - 1.0)
     sent_gb = batch * pool.sent_gb_per_seq
-    wire_gb = batch * jnp.sum(operators.repeats * operators.wire_gb_per_seq) + sent_gb
+    runs = operators.device_share * operators.repeats
+    wire_gb = batch * jnp.sum(runs * operators.wire_gb_per_seq) + sent_gb
     device_j = (
         energy.static_w * time_s
         + pool.microbatches * dynamic_energy_j(operators, part, energy)
@@ -91,7 +120,8 @@ def serve(
     return Service(
         times=times,
         time_ms=time_ms,
-        latency_ms=time_ms + MS_PER_S * handover_s,
+        latency_ms=through_ms + handover_ms,
+        handover_ms=handover_ms,
         weights_gb=pool.weights_gb,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,
         device_j=device_j,

@@ -65,6 +65,12 @@ def call(capsys, monkeypatch):
     return run
 
 
+def evaluation(model, *words, batch="64"):
+    """Words of a run of a built-in model on an H100 server."""
+    given = f"evaluate --model {model} --accelerator h100-sxm --batch {batch} --prompt 1500"
+    return [*given.split(), "--output", "500", *words]
+
+
 def replaced(option, value):
     words = list(EVALUATE)
     words[words.index(option) + 1] = value
@@ -107,7 +113,10 @@ def test_help_imports_nothing_heavy(words):
 
 def test_help_states_every_option_of_the_contract(call):
     _, out, _ = call("evaluate", "--help")
-    named = "model accelerator tp batch prompt output weights kv execution breakdown json"
+    named = (
+        "model accelerator tp batch prompt output weights kv execution breakdown json "
+        "dp pp ep kv-parallel microbatches collective latent"
+    )
     for option in named.split():
         assert re.search(rf"--{option}\b", out)
 
@@ -212,6 +221,238 @@ def test_breakdown_adds_up_and_names_the_binding_resource(call):
     assert prefill["up"]["binds"] == "compute"
 
 
+def test_breakdown_counts_by_hand(call):
+    words = [*replaced("--batch", "4"), "--breakdown", "--json"]
+    _, out, _ = call(*words)
+    phases = strict_json(out)["breakdown"]
+    decode, prefill = (
+        {row["operator"]: row for row in phases[phase]} for phase in ("decode", "prefill")
+    )
+    # llama-3.1-70b in bf16 on eight devices: 8192 hidden, 28672 wide and gated, 4 sequences
+    size = 8192 * 2 * 28672 / 8
+    moved = 8192 + 28672 / 8
+    assert decode["up"]["gflop"] == pytest.approx(4 * 2 * size / 1e9)
+    assert decode["up"]["memory_mb"] == pytest.approx(2 * (size + 4 * moved) / 1e6)
+    assert decode["up"]["wire_mb"] == 0.0
+    # a ring passes 7/8 of the hidden states twice
+    assert decode["down"]["wire_mb"] == pytest.approx(4 * 2 * 7 / 8 * 8192 * 2 / 1e6)
+    assert prefill["up"]["gflop"] == pytest.approx(1500 * 2 * size / 1e9)
+    assert prefill["up"]["memory_mb"] == pytest.approx(2 * (size + 1500 * moved) / 1e6)
+    # 8 query heads and one key/value head of 128 on each device
+    assert prefill["attention"]["gflop"] == pytest.approx(1500 * 1501 / 2 * 4 * 8 * 128 / 1e9)
+    assert decode["attention"]["gflop"] == pytest.approx(4 * 1750 * 4 * 8 * 128 / 1e9)
+    cache = 1750 * 2 * 128 + 2 * 8 * 128
+    assert decode["attention"]["memory_mb"] == pytest.approx(4 * 2 * cache / 1e6)
+
+
+# evaluate: models of all kinds, all ways of parallelism
+
+
+def breakdown_rows(content, phase):
+    """By name; operators that occur in several forms are lists."""
+    rows = {}
+    for row in content["breakdown"][phase]:
+        rows.setdefault(row["operator"], []).append(row)
+    return rows
+
+
+def test_evaluate_mixtral(call):
+    code, out, err = call(*evaluation("mixtral-8x7b", "--tp", "8", "--breakdown", "--json"))
+    assert (code, err) == (0, "")
+    content = strict_json(out)
+    assert content["feasible"] and content.keys() >= METRICS
+    memory = content["memory"]["decode"]
+    # 46.7 B parameters in bf16; norms and routers are on every device
+    copies = 65 * 4096 + 32 * 8 * 4096
+    assert memory["weights_gb"] == pytest.approx(
+        2e-9 * ((46_702_792_704 - copies) / 8 + copies), rel=1e-12
+    )
+    assert memory["kv_gb"] == pytest.approx(64 * 2000 * 131_072 / 8 / 1e9)
+    rows = breakdown_rows(content, "decode")
+    for name in ("router", "expert_up", "expert_down", "combine"):
+        assert rows[name][0]["repeats"] == 32
+    # 64 tokens leave out an expert with (3/4)^64: all eight are read
+    [up] = rows["expert_up"]
+    size = 4096 * 2 * 14336 / 8
+    assert up["gflop"] == pytest.approx(64 * 2 * 2 * size / 1e9)
+    touched = 8 * (1 - 0.75**64)
+    assert up["memory_mb"] == pytest.approx(
+        2 * (touched * size + 64 * 2 * (4096 + 14336 / 8)) / 1e6
+    )
+    _, out, _ = call(*evaluation("mixtral-8x7b", "--tp", "8", "--breakdown", "--json", batch="1"))
+    [alone] = breakdown_rows(strict_json(out), "decode")["expert_up"]
+    assert alone["memory_mb"] == pytest.approx(2 * (2 * size + 2 * (4096 + 14336 / 8)) / 1e6)
+
+
+DEEPSEEK_EXPERTS = 58 * 256 * 3 * 7168 * 2048
+"""Parameters of the matrices of the routed experts."""
+FP8_BLOCK = 1 + 4 / 128**2
+"""Bytes of a number with its share of a scale for a tile of 128 x 128."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--tp 8",
+        "--tp 8 --ep 8",
+        "--tp 8 --kv-parallel 8 --latent absorbed",
+        "--tp 8 --latent expanded",
+        "--tp 1 --dp 8 --ep 8 --collective one-shot",
+        "--tp 4 --dp 2 --ep 4",
+        "--tp 2 --dp 2 --pp 2 --microbatches 2",
+    ],
+)
+def test_evaluate_deepseek(call, words):
+    code, out, err = call(*evaluation("deepseek-v3", *words.split(), "--json"))
+    assert (code, err) == (0, "")
+    content = strict_json(out)
+    # 671 GB of weights and eight devices of 80 GB
+    assert not content["feasible"]
+    assert {row["name"] for row in content["violations"]} == {"memory_prefill", "memory_decode"}
+    assert content["deployment"]["devices_decode"] == 8
+    # keys and values that are made again in every step take longer than a prompt
+    assert (content["ttft_s"] > content["tbt_s"] > 1e-3) == ("expanded" not in words)
+    # one latent of 512 and a rotary key of 64 in bf16 a token, for its layers and replica
+    share = {"--dp 8": 1 / 8, "--dp 2 --ep": 1 / 2, "--pp 2": 31 / 61 / 2, "--kv-p": 1 / 8}
+    [part] = [value for key, value in share.items() if key in words] or [1.0]
+    cache_gb = 64 * 2000 * 61 * 576 * 2 / 1e9
+    assert content["memory"]["decode"]["kv_gb"] == pytest.approx(part * cache_gb)
+
+
+def test_weights_of_deepseek_with_data_and_expert_parallelism_by_hand(call):
+    words = evaluation("deepseek-v3", *"--tp 1 --dp 8 --ep 8 --breakdown --json".split())
+    _, out, _ = call(*words)
+    content = strict_json(out)
+    # attention: down projections, queries, keys and values, output
+    attention = 7168 * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    blocks = 61 * attention + 3 * 3 * 7168 * 18432 + 58 * 3 * 7168 * 2048
+    others = 671_026_419_200 - DEEPSEEK_EXPERTS - blocks
+    expected = FP8_BLOCK * (DEEPSEEK_EXPERTS / 8 + blocks) + 2 * others
+    assert content["memory"]["decode"]["weights_gb"] == pytest.approx(expected / 1e9, rel=1e-12)
+    rows = breakdown_rows(content, "decode")
+    # 64 tokens to 8 of 256 experts, of which a device holds 32
+    [up] = rows["expert_up"]
+    size = 7168 * 2 * 2048
+    touched = 32 * (1 - (1 - 8 / 256) ** 64)
+    assert up["gflop"] == pytest.approx(64 * 8 / 8 * 2 * size / 1e9)
+    assert up["memory_mb"] == pytest.approx(
+        (touched * size * FP8_BLOCK + 64 * 2 * (7168 + 2048)) / 1e6
+    )
+    # a device sends its 8 tokens to 8 experts each, one in eight of them its own
+    [router] = rows["router"]
+    assert router["wire_mb"] == pytest.approx(8 * 8 * 7168 * 2 * 7 / 8 / 1e6)
+    assert rows["combine"][0]["wire_mb"] == 0.0
+
+
+def test_latents_are_absorbed_in_decode_and_expanded_in_prefill(call):
+    attention = {}
+    for latent in ("auto", "absorbed", "expanded"):
+        words = evaluation("deepseek-v3", "--tp", "8", "--latent", latent, "--breakdown", "--json")
+        _, out, _ = call(*words)
+        content = strict_json(out)
+        assert content["inputs"]["latent"] == {"value": latent, "unit": "", "origin": "flag"}
+        for phase in ("prefill", "decode"):
+            [row] = breakdown_rows(content, phase)["attention"]
+            attention[latent, phase] = row["gflop"]
+    pairs = {"prefill": 1500 * 1501 / 2, "decode": 64 * 1750}
+    for phase, count in pairs.items():
+        absorbed, expanded = (count * 2 * 16 * dims / 1e9 for dims in (512 + 64 + 512, 192 + 128))
+        assert attention["absorbed", phase] == pytest.approx(absorbed)
+        assert attention["expanded", phase] == pytest.approx(expanded)
+    assert attention["auto", "prefill"] == attention["expanded", "prefill"]
+    assert attention["auto", "decode"] == attention["absorbed", "decode"]
+
+
+def test_evaluate_gpt_oss(call):
+    code, out, err = call(*evaluation("gpt-oss-120b", "--tp", "8", "--breakdown", "--json"))
+    assert (code, err) == (0, "")
+    content = strict_json(out)
+    assert content["feasible"]
+    # experts in MXFP4, 4.25 bits: 36 layers of 128 experts of three matrices of 2880 x 2880
+    experts = 36 * 128 * 3 * 2880**2
+    memory = content["memory"]["decode"]
+    assert experts * 4.25 / 8 / 8e9 < memory["weights_gb"] < 1.05 * 66e9 / 8e9
+    # half of the layers keep 128 tokens, of one key/value head of 64 on each device, in bf16
+    numbers = 18 * (2000 + 128) * 2 * 64
+    assert memory["kv_gb"] == pytest.approx(64 * numbers * 2 / 1e9)
+
+
+def test_evaluate_gemma(call):
+    words = evaluation("gemma-3-27b", "--tp", "8", "--breakdown", "--json")
+    code, out, err = call(*words)
+    assert (code, err) == (0, "")
+    content = strict_json(out)
+    assert content["feasible"] and content["assumed"]
+    # 52 of 62 layers keep 1024 tokens; two key/value heads of 128 on each device, in bf16
+    numbers = (52 * 1024 + 10 * 2000) * 2 * 2 * 128
+    assert content["memory"]["decode"]["kv_gb"] == pytest.approx(64 * numbers * 2 / 1e9)
+    rows = breakdown_rows(content, "prefill")
+    pair = 4 * 4 * 128 / 1e9
+    [[local], [all_tokens]] = rows["window_attention"], rows["attention"]
+    assert (local["repeats"], all_tokens["repeats"]) == (52, 10)
+    assert local["gflop"] == pytest.approx(pair * (1024 * 1025 / 2 + 476 * 1024))
+    assert all_tokens["gflop"] == pytest.approx(pair * 1500 * 1501 / 2)
+
+
+def test_ways_of_parallelism_are_echoed_with_their_origin(call):
+    words = "--tp 2 --dp 2 --pp 2 --microbatches 3 --collective two-shot --json"
+    _, out, _ = call(*evaluation("llama-3.1-8b", *words.split()))
+    content = strict_json(out)
+    inputs = content["inputs"]
+    for name, value in (("dp", 2), ("pp", 2), ("microbatches", 3), ("collective", "two-shot")):
+        assert (inputs[name]["value"], inputs[name]["origin"]) == (value, "flag")
+    for name, value in (("ep", 1), ("kv_parallel", 1), ("latent", "auto"),
+                        ("weights", "checkpoint"), ("kv", "checkpoint")):  # fmt: skip
+        assert (inputs[name]["value"], inputs[name]["origin"]) == (value, "default")
+    deployment = content["deployment"]
+    assert deployment["tp_decode"] == 2 and deployment["devices_decode"] == 8
+    for phase in ("prefill", "decode"):
+        assert deployment["parallelism"][phase] == {
+            "tp": 2, "dp": 2, "pp": 2, "ep": 1, "kv_parallel": 1, "microbatches": 3,
+            "collective": "two-shot", "absorb_latent": None,
+        }  # fmt: skip
+
+
+def test_weights_as_in_the_checkpoint_or_as_given(call):
+    sizes = {}
+    for weights in ("checkpoint", "bf16", "fp8", "mxfp4"):
+        words = evaluation("llama-3.1-70b", "--tp", "8", "--weights", weights, "--json")
+        _, out, _ = call(*words)
+        sizes[weights] = strict_json(out)["memory"]["decode"]["weights_gb"]
+    assert sizes["checkpoint"] == sizes["bf16"] > sizes["fp8"] > sizes["mxfp4"]
+    # of 70.55 B parameters all but both vocabulary matrices and the norms are in blocks
+    apart = 2 * 128_256 * 8192 / 8 + 161 * 8192
+    blocks = (70_553_706_496 - 2 * 128_256 * 8192 - 161 * 8192) / 8
+    assert sizes["mxfp4"] == pytest.approx((2 * apart + 4.25 / 8 * blocks) / 1e9, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "message"),
+    [
+        ("mixtral-8x7b", "--tp 3", "--tp: tensor-parallel degree 3 does not divide"),
+        ("mixtral-8x7b", "--tp 8 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
+        ("deepseek-v3", "--tp 1 --dp 7 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
+        ("llama-3.1-70b", "--tp 8 --ep 2", "--ep: expert-parallel degree 2 is for experts"),
+        ("llama-3.1-70b", "--tp 1 --pp 1000", "--pp: number of pipeline stages 1000 is more than"),
+        ("llama-3.1-70b", "--tp 8 --kv-parallel 3", "--kv-parallel: KV-parallel degree 3"),
+        ("deepseek-v3", "--tp 8 --kv-parallel 3", "--kv-parallel: KV-parallel degree 3"),
+        (
+            "deepseek-v3",
+            "--tp 8 --kv-parallel 8 --latent expanded",
+            "--kv-parallel: KV-parallel degree 8 needs latents that are not expanded",
+        ),
+        ("llama-3.1-70b", "--tp 8 --dp 2", "--tp --dp --pp: 16 devices are more than one"),
+        ("llama-3.1-70b", "--tp 8 --collective rign", 'Did you mean "ring"?'),
+        ("deepseek-v3", "--tp 8 --latent absorbd", 'Did you mean "absorbed"?'),
+    ],
+)
+def test_a_wrong_way_of_parallelism_is_one_line(call, model, words, message):
+    code, out, err = call(*evaluation(model, *words.split()))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
+    assert message in err
+
+
 def test_price_basis_costs_more(call, ideal):
     _, out, _ = call(*EVALUATE, "--execution", "ideal", "--basis", "price", "--json")
     assert (
@@ -302,7 +543,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
         (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
-        (["catalog", "models", "no-such"], "allowed: gpt-3-175b"),
+        (["catalog", "models", "no-such"], "allowed: bloom-176b"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
@@ -313,13 +554,17 @@ def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
 
 
 @pytest.mark.parametrize("text", ["1.5", "0x10", "1_000", "1e3", "٣", " 1", "", "9" * 400, "-1"])
-@pytest.mark.parametrize("option", ["--tp", "--batch", "--batch-prefill", "--starts", "--seed"])
+@pytest.mark.parametrize(
+    "option",
+    "--tp --dp --pp --ep --kv-parallel --microbatches --batch --batch-prefill --starts "
+    "--seed".split(),
+)
 def test_whole_numbers_are_not_rounded(call, option, text):
     if option in EVALUATE:
         words = replaced(option, "1")
         words[words.index(option) : words.index(option) + 2] = [f"{option}={text}"]
     else:
-        first = EVALUATE if option == "--batch-prefill" else ["optimize"]
+        first = ["optimize"] if option in ("--starts", "--seed") else EVALUATE
         words = [*first, f"{option}={text}"]
     code, out, err = call(*words)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -334,7 +579,9 @@ def test_largest_batch(call):
 
 
 @pytest.mark.parametrize(
-    "option", "weights kv activations wire execution basis batch-prefill seed starts".split()
+    "option",
+    "weights kv activations wire execution basis batch-prefill seed starts collective latent "
+    "dp".split(),
 )
 def test_none_is_not_a_word_for_the_default(call, option):
     first = ["optimize"] if option in ("starts", "seed") else EVALUATE
@@ -347,6 +594,15 @@ def test_none_is_not_a_word_for_the_default(call, option):
 def test_none_is_no_latency_limit(call):
     code, out, _ = call(*EVALUATE, "--ttft", "none", "--tbt", "none", "--json")
     assert code == 0 and strict_json(out)["inputs"]["tbt"]["value"] is None
+
+
+def test_a_mixture_of_experts_in_a_study_is_refused(tmp_path):
+    study = panel_fixture.write_study(tmp_path)
+    study.write_text(panel_fixture.STUDY.replace("llama-3.1-70b", "mixtral-8x7b", 1))
+    done = panel_fixture.run("optimize", str(study), "--json")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ")
+    assert "workload[0].model: mixtral-8x7b is a mixture of experts" in done.stderr
 
 
 def test_misspelt_key_in_a_study(call, tmp_path):
@@ -447,6 +703,79 @@ def test_catalog_models_has_exact_counts(call):
     assert "ai-dynamo" in content["source"]
     _, out, _ = call("catalog", "models", "llama-3.1-70b", "--kv", "fp8", "--json")
     assert strict_json(out)["kv_bytes_per_token"] == 163_840
+
+
+MODEL_KEYS = {
+    "name",
+    "family",
+    "hidden",
+    "vocab",
+    "layers",
+    "heads",
+    "layer_kinds",
+    "tied_embeddings",
+    "position_rows",
+    "parameters_total",
+    "parameters_active",
+    "parameters_prediction",
+    "weights",
+    "weight_gb",
+    "kv",
+    "kv_bytes_per_token",
+    "tensor_parallel",
+    "assumed",
+    "source",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "layers"),
+    [
+        ("llama-3.1-70b", 70_553_706_496, [80]),
+        ("mixtral-8x7b", 46_702_792_704, [32]),
+        ("deepseek-v3", 671_026_419_200, [3, 58]),
+        ("gpt-oss-120b", 116_829_156_672, [18, 18]),
+        ("gemma-3-27b", 27_009_346_304, [52, 10]),
+    ],
+)
+def test_catalog_model_has_the_promised_keys(call, name, total, layers):
+    code, out, err = call("catalog", "models", name, "--json")
+    content = strict_json(out)
+    assert (code, err) == (0, "")
+    assert content.keys() >= MODEL_KEYS
+    assert content["name"] == name and content["parameters_total"] == total
+    assert [kind["layers"] for kind in content["layer_kinds"]] == layers
+    for kind in content["layer_kinds"]:
+        assert kind.keys() >= {"layers", "attention", "mlp", "shape"}
+    assert content["layers"] == sum(layers)
+    assert content["parameters_active"] <= total
+    assert content["weights"].keys() == {
+        "attention", "mlp", "experts", "router", "embedding", "head"}  # fmt: skip
+    assert content["source"] != "not stated"
+    code, out, _ = call("catalog", "models", name)
+    assert code == 0 and f"{total:,}" in out
+
+
+def test_catalog_of_deepseek(call):
+    _, out, _ = call("catalog", "models", "deepseek-v3", "--json")
+    content = strict_json(out)
+    # DeepSeek-V3 (arXiv 2412.19437): 671 B, 37 B active; 14 B of the prediction module include
+    # the embedding and the head that it shares
+    assert content["parameters_active"] == 671_026_419_200 - DEEPSEEK_EXPERTS * (256 - 8) // 256
+    assert content["parameters_prediction"] == pytest.approx(14e9 - 2 * 129_280 * 7168, rel=0.05)
+    assert content["weights"]["experts"] == "fp8-block128" and content["weights"]["head"] == "bf16"
+    assert content["kv_bytes_per_token"] == 61 * 576 * 2
+    _, out, _ = call("catalog", "models", "deepseek-v3", "--weights", "bf16", "--json")
+    assert strict_json(out)["weight_gb"] == pytest.approx(2 * 671.0264192)
+
+
+def test_the_list_of_models_has_them_all(call):
+    _, out, _ = call("catalog", "models", "--json")
+    models = {row["name"]: row for row in strict_json(out)["models"]}
+    assert {"llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"} <= models.keys()
+    for row in models.values():
+        assert row.keys() >= MODEL_KEYS - {"source"}
+        assert 0 < row["parameters_active"] <= row["parameters_total"]
 
 
 def test_catalog_models_reads_a_file(call, tmp_path):

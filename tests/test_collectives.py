@@ -86,14 +86,14 @@ def by_name(model, p, decode, values):
 
 # --- bytes and steps ----------------------------------------------------------------------------
 
-# n = 4 ranks, S = 12 numbers: what leaves a rank, and how many steps follow each other.
-# Ring: a quarter of S per step. In the switch: all of S up to be added, a quarter up to be copied.
-# One-shot: all of S to each of three peers, or a quarter to each. Two-shot: a quarter to each of
-# three peers, twice.
+# n = 4 ranks, S = 12 numbers: what passes a rank's link in its busier direction, and how many steps
+# follow each other. Ring: a quarter of S per step. In the switch: all of S up to be added; to be
+# copied, a quarter up and three quarters down. One-shot: all of S to each of three peers, or a
+# quarter to each. Two-shot: a quarter to each of three peers, twice.
 FOUR_RANKS = {
     "ring": {"all_reduce": (18, 6), "reduce_scatter": (9, 3), "all_gather": (9, 3),
              "all_to_all": (9, 3)},
-    "in-network": {"all_reduce": (15, 2), "reduce_scatter": (12, 1), "all_gather": (3, 1),
+    "in-network": {"all_reduce": (15, 2), "reduce_scatter": (12, 1), "all_gather": (9, 1),
                    "all_to_all": (9, 1)},
     "one-shot": {"all_reduce": (36, 1), "reduce_scatter": (9, 1), "all_gather": (9, 1),
                  "all_to_all": (9, 1)},
@@ -109,26 +109,28 @@ def test_the_table_below_has_every_algorithm():
 @pytest.mark.parametrize("collective", COLLECTIVES, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_bytes_and_steps_of_four_ranks(collective, algorithm):
-    sent, steps = FOUR_RANKS[algorithm][collective.__name__]
-    assert collective(12, 4, algorithm) == Exchange(calls=1, steps=steps, message=12, sent=sent)
+    wire, steps = FOUR_RANKS[algorithm][collective.__name__]
+    assert collective(12, 4, algorithm) == Exchange(calls=1, steps=steps, message=12, wire=wire)
 
 
 @pytest.mark.parametrize(
-    ("collective", "algorithm", "sent", "steps"),
+    ("collective", "algorithm", "wire", "steps"),
     [
         (all_reduce, "ring", Fraction(40, 3), 4),
         (all_reduce, "in-network", Fraction(40, 3), 2),
         (all_reduce, "one-shot", 20, 1),
         (all_gather, "ring", Fraction(20, 3), 2),
-        (all_gather, "in-network", Fraction(10, 3), 1),
+        # 10/3 up, the rest down
+        (all_gather, "in-network", Fraction(20, 3), 1),
+        (reduce_scatter, "in-network", 10, 1),
     ],
 )
-def test_sizes_that_do_not_divide_stay_exact(collective, algorithm, sent, steps):
-    assert collective(10, 3, algorithm) == Exchange(1, steps, 10, sent)
+def test_sizes_that_do_not_divide_stay_exact(collective, algorithm, wire, steps):
+    assert collective(10, 3, algorithm) == Exchange(1, steps, 10, wire)
 
 
 def test_point_to_point_sends_the_tensor_once():
-    assert point_to_point(7) == Exchange(calls=1, steps=1, message=7, sent=7)
+    assert point_to_point(7) == Exchange(calls=1, steps=1, message=7, wire=7)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES, ids=lambda c: c.__name__)
@@ -147,15 +149,15 @@ def test_unknown_algorithm_is_refused_with_the_nearest_name(collective):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sent"), [("ring", 1_835_008), ("two-shot", 1_835_008), ("in-network", 1_179_648)]
+    ("algorithm", "wire"), [("ring", 1_835_008), ("two-shot", 1_835_008), ("in-network", 1_179_648)]
 )
-def test_all_reduce_of_a_mebibyte_over_eight_ranks(algorithm, sent):
+def test_all_reduce_of_a_mebibyte_over_eight_ranks(algorithm, wire):
     """Case 46: 1.75 S point to point, 1.125 S with the switch adding; case 45: h = 8192, 64
     tokens in bf16 are S = 1,048,576 B.
     """
     size = 64 * 8192 * 2
     assert size == 1_048_576
-    assert all_reduce(size, 8, algorithm).sent == sent
+    assert all_reduce(size, 8, algorithm).wire == wire
 
 
 # --- time ---------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ Case numbers name kinds of fault that users of other tools met; the values follo
 arithmetic shown at each test.
 """
 
+import itertools
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,7 +21,7 @@ from litegpu_opt.workload.counts import ExpertCounts, decode_counts, operator_na
 from litegpu_opt.workload.formats import FORMATS
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.memory import parameter_counts, weight_bytes_per_device
-from litegpu_opt.workload.operators import Operator, Routing, slowest_stage, stages
+from litegpu_opt.workload.operators import Operator, Routing, stages
 from litegpu_opt.workload.parallelism import Parallelism, check_parallelism
 from litegpu_opt.workload.precision import Precision
 from litegpu_opt.workload.traffic import make_workload
@@ -242,12 +244,14 @@ SPLIT = [
 ]  # fmt: skip
 
 # Six ranks (tp = 2, dp = 3) with one whole expert each. Per token of one replica: the three
-# replicas have 3 * 2 visits, one to each expert. A rank sends half a replica's tokens, to two
-# experts each: 1/2 * 2 * 5 = 5 numbers, of which 5/6 leave it, in a ring of five steps. The
-# shared MLP is whole on every rank, for half the tokens. Two ranks then exchange their halves.
+# replicas have 3 * 2 visits, one to each expert. A rank has half a replica's tokens: half the
+# router's work. It sends them to the ranks of two experts, which are always two:
+# 1/2 * 2 * 5 = 5 numbers, of which 5/6 leave it, in a ring of five steps. The shared MLP is whole
+# on every rank, for half the tokens. Two ranks then exchange their halves.
 TO_EACH_RANK = Exchange(1, 5, 5, Fraction(25, 6))
+OWN_ROUTER = replace(ON_ONE_DEVICE[0], flop_per_token=35, moved_per_token=Fraction(11, 2))
 ONE_EACH = [
-    replace(ON_ONE_DEVICE[0], exchange=TO_EACH_RANK),
+    replace(OWN_ROUTER, exchange=TO_EACH_RANK),
     Operator("expert_up", "experts", held=60, read=60, vectors=12, routing=Routing(1, 6, 2, 3),
              flop_per_token=120, moved_per_token=5 + 6),
     Operator("expert_down", "experts", held=30, read=30, vectors=5, routing=Routing(1, 6, 2, 3),
@@ -261,12 +265,13 @@ ONE_EACH = [
 ]  # fmt: skip
 
 # Four ranks (tp = 2, dp = 2), three experts on each pair, split in halves. Two replicas have
-# 2 * 2 visits, two to each pair. A rank sends half a replica's tokens, to two experts on two ranks
-# each: 1/2 * 2 * 2 * 5 = 10 numbers for four ranks, of which it is one: 15/2 leave it, in a ring
-# of three steps.
-TO_EACH_PAIR = Exchange(1, 3, 10, Fraction(15, 2))
+# 2 * 2 visits, two to each pair. Of the 15 pairs of experts, 3 + 3 are on one pair of ranks and 9
+# on both: a token goes to 2 (6 + 2 * 9)/15 = 16/5 ranks. A rank sends half a replica's tokens:
+# 1/2 * 16/5 * 5 = 8 numbers for four ranks, of which it is one: 6 leave it, in a ring of three
+# steps.
+TO_EACH_PAIR = Exchange(1, 3, 8, 6)
 THREE_EACH_PAIR = [
-    replace(ON_ONE_DEVICE[0], exchange=TO_EACH_PAIR),
+    replace(OWN_ROUTER, exchange=TO_EACH_PAIR),
     Operator("expert_up", "experts", held=30, read=30, vectors=6, routing=Routing(3, 6, 2, 2),
              flop_per_token=2 * 60, moved_per_token=2 * (5 + 3)),
     Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(3, 6, 2, 2),
@@ -287,15 +292,87 @@ THREE_EACH_PAIR = [
     ],
 )
 def test_every_operator_equals_the_hand_count(way, expected, decode):
-    rows = slowest_stage(model(MIXTURE), Parallelism(**way), decode=decode)
+    rows = stages(model(MIXTURE), Parallelism(**way), decode=decode)[0]
     names = [operator.name for operator in expected]
     found = [operator for repeats, operator in rows if operator.name in names and repeats == 1]
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("count", "per_token", "way"),
+    [
+        (6, 2, dict(dp=6, ep=6)),
+        (6, 2, dict(dp=3, ep=3)),
+        (6, 2, dict(tp=2, ep=2)),
+        (6, 2, dict(tp=2, dp=3, ep=3)),
+        (6, 4, dict(dp=2, ep=2)),
+        (8, 3, dict(tp=2, dp=4, ep=4)),
+        (8, 8, dict(dp=4, ep=4)),
+        (12, 5, dict(tp=2, dp=2, ep=4)),
+    ],
+)
+def test_a_token_is_sent_once_to_each_rank_of_its_experts(count, per_token, way):
+    """Every choice of experts, one by one; experts follow each other over the ranks. Dispatch and
+    combine carry five numbers for each of the ranks.
+    """
+    p = Parallelism(**way)
+    choices = list(itertools.combinations(range(count), per_token))
+    groups = sum(len({expert // (count // p.ep) for expert in chosen}) for chosen in choices)
+    ranks = Fraction(groups, len(choices)) * p.ranks / p.ep
+    size = ranks * 5 / p.tp
+    rows = stages(model(Experts(count, per_token, 6)), p, decode=True)[0]
+    found = {operator.name: operator for _, operator in rows}
+    expected = Exchange(1, p.ranks - 1, size, size * Fraction(p.ranks - 1, p.ranks))
+    assert found["router"].exchange == found["expert_down"].exchange == expected
+
+
+def test_a_token_of_deepseek_v3_meets_seven_ranks_of_32():
+    """Eight experts of 256, eight on each rank: 32 (1 - 248/256 * 247/255 * ... * 241/249)."""
+    deepseek = read_transformer("deepseek-v3")
+    found = dict(
+        (o.name, o) for _, o in stages(deepseek, Parallelism(dp=32, ep=32), decode=True)[0]
+    )
+    missed = math.prod(Fraction(248 - n, 256 - n) for n in range(8))
+    ranks = 32 * (1 - missed)
+    assert 7.2 < ranks < 7.3
+    for name in ("router", "expert_down"):
+        assert found[name].exchange.message == ranks * 7168
+        assert found[name].exchange.wire == ranks * 7168 * Fraction(31, 32)
+
+
+# Five numbers a token: a ring of two sends 2 * 1/2 of them in two steps to add them up everywhere,
+# half of them in one step if every rank keeps a half. The switch gets all of them.
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        (dict(), Exchange()),
+        (dict(tp=2), Exchange(1, 2, 5, 5)),
+        (dict(tp=2, dp=3), Exchange(1, 2, 5, 5)),
+        (dict(tp=2, ep=2), Exchange(1, 1, 5, Fraction(5, 2))),
+        (dict(tp=2, dp=3, ep=6), Exchange(1, 1, 5, Fraction(5, 2))),
+        (dict(tp=2, ep=2, collective="in-network"), Exchange(1, 1, 5, 5)),
+        (dict(dp=3, ep=3), Exchange()),
+    ],
+)
+@pytest.mark.parametrize("decode", [False, True])
+def test_attention_before_spread_experts_leaves_each_rank_its_tokens(way, expected, decode):
+    rows = stages(model(MIXTURE), Parallelism(**way), decode=decode)[0]
+    assert [o.exchange for _, o in rows if o.name == "output"] == [expected]
+
+
+def test_attention_before_a_dense_mlp_is_summed_on_every_rank():
+    """Also where the experts of another layer are spread."""
+    one = model(MIXTURE)
+    dense = replace(one.layers[0], mlp=DenseMlp(6, gated=True))
+    both = replace(one, layers=(dense, *one.layers))
+    rows = stages(both, Parallelism(tp=2, ep=2), decode=True)[0]
+    found = [(n, o.exchange) for n, o in rows if o.name == "output"]
+    assert found == [(1, Exchange(1, 2, 5, 5)), (1, Exchange(1, 1, 5, Fraction(5, 2)))]
+
+
 def test_plain_experts_without_extras():
     """Two matrices an expert: 5 * 6 up, 6 * 5 down; no bias, no shared MLP."""
-    rows = slowest_stage(model(Experts(6, 2, 6, gated=False)), ALONE, decode=True)
+    rows = stages(model(Experts(6, 2, 6, gated=False)), ALONE, decode=True)[0]
     found = {operator.name: operator for _, operator in rows}
     assert "shared_up" not in found
     assert (found["expert_up"].held, found["expert_up"].vectors) == (30, 0)

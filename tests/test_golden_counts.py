@@ -26,6 +26,7 @@ from litegpu_opt.execution.roofline import HardRoof
 from litegpu_opt.limits import LIMIT_NAMES
 from litegpu_opt.machine.rates import Rates
 from litegpu_opt.numerics import scalar
+from litegpu_opt.serving import batch_times_ms
 from litegpu_opt.workload.collectives import Exchange
 from litegpu_opt.workload.counts import (
     OperatorCounts,
@@ -39,7 +40,7 @@ from litegpu_opt.workload.memory import (
     parameter_counts,
     weight_bytes_per_device,
 )
-from litegpu_opt.workload.operators import slowest_stage, stage_layers, stages
+from litegpu_opt.workload.operators import stage_layers, stages
 from litegpu_opt.workload.parallelism import (
     Parallelism,
     check_parallelism,
@@ -155,8 +156,8 @@ def rows(model, p, decode, counts, field):
 
 
 def operators_of(model, p=ALONE, *, decode=True):
-    """Name -> operator of the slowest stage."""
-    return {o.name: o for _, o in slowest_stage(model, p, decode=decode)}
+    """Name -> operator of the first stage."""
+    return {o.name: o for _, o in stages(model, p, decode=decode)[0]}
 
 
 def write(folder, **fields):
@@ -773,47 +774,237 @@ def test_a_stage_hands_its_results_on(decode):
     assert "hand_on" not in operators_of(SHORT, ALONE, decode=decode)
 
 
-def test_the_stage_that_reads_most_sets_the_pace():
-    """Two layers and a head of 606 read more than three layers; with a small vocabulary not."""
-    p = Parallelism(pp=2)
-    long_head = operators_of(SHORT, p)
-    assert "lm_head" in long_head and "embedding" not in long_head
-    repeats = {o.name: n for n, o in slowest_stage(SHORT, p, decode=True)}
-    assert repeats["qkv"] == 2
-    short_head = operators_of(replace(SHORT, vocab=11), p)
-    assert "embedding" in short_head and "lm_head" not in short_head
-    repeats = {o.name: n for n, o in slowest_stage(replace(SHORT, vocab=11), p, decode=True)}
-    assert repeats["qkv"] == 3
+IN_A_LAYER = ("qkv", "attention", "output", "up", "down", "elementwise")
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize(
+    ("layers", "pp", "kinds"),
+    [
+        # stages of a kind and their layers
+        (5, 1, [(1, 5)]),
+        (5, 2, [(1, 3), (1, 2)]),
+        (7, 3, [(1, 3), (1, 2), (1, 2)]),
+        (8, 4, [(1, 2), (2, 2), (1, 2)]),
+        (9, 5, [(1, 2), (3, 2), (1, 1)]),
+        (11, 4, [(1, 3), (2, 3), (1, 2)]),
+        (10, 4, [(1, 3), (1, 3), (1, 2), (1, 2)]),
+    ],
+)
+def test_stages_that_are_alike_stand_once(layers, pp, kinds, decode):
+    """The first has the embedding, the last the head, all others hand their results on."""
+    model = replace(SHORT, layers=layers * (SHORT.first,))
+    p = Parallelism(pp=pp)
+    counts = (decode_counts if decode else prefill_counts)(workload(model, 9, 3), p)
+    last = len(kinds) - 1
+    names, repeats, stage, share = [], [], [], []
+    for kind, (count, depth) in enumerate(kinds):
+        begin = ["embedding"] if kind == 0 else []
+        own = [*begin, *IN_A_LAYER, "lm_head" if kind == last else "hand_on"]
+        names += own
+        repeats += [depth if name in IN_A_LAYER else 1 for name in own]
+        stage += len(own) * [kind]
+        share += len(own) * [count / pp]
+    assert operator_names(model, p, decode=decode) == tuple(names)
+    assert counts.repeats.tolist() == repeats
+    assert counts.stages.tolist() == [count for count, _ in kinds]
+    assert counts.stage.tolist() == [[float(own == n) for own in stage] for n in range(last + 1)]
+    assert counts.device_share.tolist() == pytest.approx(share, rel=1e-15)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("phase", "decode"), PHASES)
+@pytest.mark.parametrize("pp", [2, 3, 4, 5])
+def test_stages_together_do_the_work_of_one_device(pp, phase, decode, tied):
+    """Head and embedding included, whatever the shares of the layers; a stage sends 6 numbers of 2
+    bytes a token on. S = 9.
+    """
+    served = workload(replace(SHORT, tied_embeddings=tied), 9, 3)
+    alone, chain = phase(served, ALONE), phase(served, Parallelism(pp=pp))
+    for field in ("launches", "tflop_bf16_per_seq", "tflop_attention_per_seq", "weight_gb",
+                  "traffic_gb_per_seq"):  # fmt: skip
+        mean = float(jnp.sum(chain.device_share * chain.repeats * getattr(chain, field)))
+        assert pp * mean == pytest.approx(total(alone, field), rel=1e-12)
+    sent = float(jnp.sum(chain.device_share * chain.repeats * chain.wire_gb_per_seq)) * 1e9
+    assert pp * sent == pytest.approx((pp - 1) * (1 if decode else 9) * 6 * 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("m", "pp", "prefill", "decode"),
-    [(1, 1, 1, 1), (4, 1, 4, 4), (1, 3, 3, 3), (2, 3, 4, 3), (3, 3, 5, 3), (5, 3, 7, 5)],
+    ("m", "keeps", "through", "step"),
+    [(1, 6, 17, 17), (2, 12, 23, 17), (3, 18, 29, 18), (4, 24, 35, 24), (5, 30, 41, 30)],
 )
-def test_stage_times_of_a_batch(m, pp, prefill, decode):
-    """Prefill: m + pp - 1, filling and draining. Decode: max(m, pp), a token waits for its last."""
-    p = Parallelism(pp=pp, microbatches=m)
-    pools = build_pools(workload(SHORT, 9, 3), p, p)
-    assert pools.stage_times.tolist() == [prefill, decode]
+def test_times_of_a_batch(m, keeps, through, step):
+    """Four stages of 3, 4, 4 and 6 ms: 17 ms for one microbatch, and 6 for each that follows. In
+    steady state prefill is kept for 6 m; a decode step waits for its microbatches or its stages.
+    """
+    model = replace(SHORT, layers=8 * (SHORT.first,))
+    p = Parallelism(pp=4, microbatches=m)
+    pools = build_pools(workload(model, 9, 3), p, p)
+    assert pools.waits_for_itself.tolist() == [0, 1]
     assert pools.microbatches.tolist() == [m, m]
-    assert pools.devices.tolist() == [pp, pp]
+    assert pools.devices.tolist() == [4, 4]
+    names = operator_names(model, p, decode=True)
+    first, middle, last = (
+        dict(embedding=1, down=2),
+        dict(qkv=1.5, up=0.5, hand_on=2),
+        dict(attention=1, lm_head=5),
+    )
+    # eight operators in the first stage, seven in those between, seven in the last
+    kinds = 8 * [first] + 7 * [middle] + 7 * [last]
+    times = [kind.get(name, 0) for kind, name in zip(kinds, names, strict=True)]
+    prefill, decode = (jax.tree.map(operator.itemgetter(n), pools) for n in (0, 1))
+    assert [float(ms) for ms in batch_times_ms(prefill, jnp.array(times))] == [keeps, through]
+    assert [float(ms) for ms in batch_times_ms(decode, jnp.array(times))] == [step, step]
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_times_of_a_batch_in_a_single_stage(m):
+    """Also where the other pool has stages, and kinds of them that this one lacks."""
+    for other in (ALONE, Parallelism(pp=4)):
+        p = Parallelism(microbatches=m)
+        pools = build_pools(workload(SHORT, 9, 3), p, other)
+        assert pools.microbatches.tolist() == [m, 1]
+        pool = jax.tree.map(operator.itemgetter(0), pools)
+        idle = len(pool.operators.repeats) - 8
+        times = jnp.array([1.0, 0, 0, 0, 0.5, 0, 0, 2] + idle * [0.0])
+        assert [float(ms) for ms in batch_times_ms(pool, times)] == [3.5 * m, 3.5 * m]
+
+
+def parts_ms(served, phase, decode, batch, execution):
+    """Embedding, one layer and head on a whole device: ms of `batch` sequences."""
+    counts = phase(served, ALONE)
+    rates = Rates(*(scalar(x) for x in (132 * 4.096 * 1.83, 2 * 132 * 4.096 * 1.83, 3.35, 450)))
+    found = operator_times(counts, scalar(batch), rates, execution).total_ms(HardRoof())
+    names = operator_names(served.transformer, ALONE, decode=decode)
+    ms = dict(zip(names, np.asarray(found).tolist(), strict=True))
+    embedding, head = ms.pop("embedding"), ms.pop("lm_head")
+    return embedding, sum(ms.values()) / len(served.transformer.layers), head
+
+
+def metrics_of(served, p, batch, tree):
+    """Both pools alike on H100s."""
+    design = load_accelerator("h100-sxm").design()
+    deployment = Deployment(p, p, batch, batch, 1.83, 1.83)
+    return evaluate(design, deployment, tree, served, roof=HardRoof())
 
 
 def test_time_of_a_pipeline_by_hand():
-    """Two microbatches of 12 sequences through three stages: 4 stage times, and 3 in decode."""
-    h100 = load_accelerator("h100-sxm")
-    tree = h100.technology()
-    p = Parallelism(pp=3, microbatches=2)
+    """Two microbatches of 12 sequences through stages of 27, 27 and 26 layers. Each token of them
+    is handed on as 16,384 B: 4.075 us, 2.5 us a root of a megabyte, and 0.75 * 450 GB/s.
+    """
+    tree = load_accelerator("h100-sxm").technology()
     served = workload(LLAMA_70B, 1500, 500)
-    metrics = evaluate(
-        h100.design(), Deployment(p, p, 24, 24, 1.83, 1.83), tree, served, roof=HardRoof()
+    services = metrics_of(served, Parallelism(pp=3, microbatches=2), 24, tree).services
+    times = []
+    for tokens, (phase, decode) in zip((12 * 1500, 12), PHASES, strict=True):
+        embedding, layer, head = parts_ms(served, phase, decode, 12, tree.execution)
+        mb = tokens * 16_384 / 1e6
+        hand_on = 1e-3 * (4 + 0.075 + 2.5 * mb**0.5) + mb / (0.75 * 450)
+        times.append((embedding + 27 * layer + hand_on, 27 * layer + hand_on, 26 * layer + head))
+    # prefill: the first stage has the longest time; 12 heads are less than a layer of 18,000 tokens
+    first, second, last = times[0]
+    assert first > second > last
+    handover = 24 * 1500 * 27 * 4096 / (0.75 * 450e9) * 1e3
+    assert float(services.time_ms[0]) == pytest.approx(2 * first, rel=1e-12)
+    assert float(services.latency_ms[0]) == pytest.approx(
+        2 * first + second + last + handover, rel=1e-12
     )
-    rates = Rates(*(scalar(x) for x in (132 * 4.096 * 1.83, 2 * 132 * 4.096 * 1.83, 3.35, 450)))
-    for row, (stage_times, (phase, _)) in enumerate(zip((4, 3), PHASES, strict=True)):
-        times = operator_times(phase(served, p), scalar(12), rates, tree.execution)
-        stage_ms = float(np.sum(np.asarray(times.total_ms(HardRoof()))))
-        assert float(metrics.services.time_ms[row]) == pytest.approx(
-            stage_times * stage_ms, rel=1e-12
+    # decode: two microbatches do not fill three stages
+    assert 2 * max(times[1]) < sum(times[1])
+    for found in (services.time_ms[1], services.latency_ms[1]):
+        assert float(found) == pytest.approx(sum(times[1]), rel=1e-12)
+
+
+def test_the_head_sets_the_pace_of_gpt_oss_in_eight_stages():
+    """Eight microbatches of one sequence, bound by memory, in bf16. Of 36 layers the last stage has
+    four, two with a window, and a head of 201,088 x 2880; it reads 1.7 times what the first does.
+    """
+    served = workload(read_transformer("gpt-oss-120b"))
+    tree = load_accelerator("h100-sxm").technology(execution="ideal")
+    h, q, kv = 2880, 64 * 64, 2 * 8 * 64
+    weights = (
+        h * (q + kv) + q + kv  # queries, keys and values with their biases
+        + 64  # a sink for each head
+        + q * h + h
+        + h * 128 + 128  # router
+        + 4 * (3 * h * h + 3 * h)  # four experts: gate and up, down, and their biases
+        + 2 * h  # norms
+    )  # fmt: skip
+    moved = (
+        (h + q) + kv  # with the new keys and values
+        + 2 * q
+        + (q + h)
+        + (h + 128)
+        + 2 * 4 * 2 * h  # into and out of both matrices of four experts
+        + 5 * h  # their results and the sum
+        + 2 * 4 * h
+    )  # fmt: skip
+    read = weights + moved
+    near, far = read + 128 * kv, read + 8192 * kv
+    head = h * 201_088 + h + h + 201_088
+    last_ms = 2 * (2 * near + 2 * far + head) / 3.35e9
+    hand_on_ms = h * 2 / 450e6
+    first_ms = 2 * (2 * h + 3 * near + 2 * far) / 3.35e9 + hand_on_ms
+    # five layers begin with a window or without one
+    five_ms = 2 * (2 * near + 3 * far) / 3.35e9 + hand_on_ms
+    four_ms = 2 * (2 * near + 2 * far) / 3.35e9 + hand_on_ms
+    through_ms = first_ms + 2 * five_ms + (five_ms - 2 * (far - near) / 3.35e9)
+    through_ms += 3 * four_ms + last_ms
+    assert last_ms == pytest.approx(1.7 * first_ms, rel=0.01)
+    for m, step_ms in ((8, 8 * last_ms), (1, through_ms)):
+        p = Parallelism(pp=8, microbatches=m)
+        services = metrics_of(served, p, m, tree).services
+        assert float(services.time_ms[1]) == pytest.approx(step_ms, rel=1e-12)
+        assert float(services.latency_ms[1]) == pytest.approx(step_ms, rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 4])
+def test_prefill_in_stages_is_as_busy_as_on_one_device(m):
+    """Four stages of 20 layers cost four times the slowest of them, with no bubbles: 0.1 % more
+    than a device of its own for each part, as the head is in one of them: its 2.1 GB take longer
+    than an embedding and the 0.2 GB that a stage hands on.
+    """
+    tree = load_accelerator("h100-sxm").technology(execution="ideal")
+    served = workload(LLAMA_70B, 1500, 500)
+    embedding, layer, head = parts_ms(served, prefill_counts, False, 8, tree.execution)
+    alone = metrics_of(served, ALONE, 8, tree).services
+    chain = metrics_of(served, Parallelism(pp=4, microbatches=m), 8 * m, tree).services
+    one_ms = embedding + 80 * layer + head
+    hand_on = 8 * 1500 * 16_384 / 450e6
+    assert head == pytest.approx(0.63, rel=0.01) and head > embedding + hand_on
+    slowest = 20 * layer + head
+    ratio = float(chain.device_seconds_per_token[0] / alone.device_seconds_per_token[0])
+    assert ratio == pytest.approx(4 * slowest / one_ms, rel=1e-12)
+    assert ratio == pytest.approx(1 + 3 * 0.63 / 1722, abs=1e-4)
+
+
+@pytest.mark.parametrize(("pp", "m"), [(3, 1), (3, 2), (4, 1), (4, 2)])
+def test_a_pipeline_draws_the_energy_of_its_stages(pp, m):
+    """All of them together: that of one device, and 5 pJ/bit for what is handed on, 13 at the far
+    end. With nothing drawn at rest. The cache of a prompt is sent once.
+    """
+    tree = load_accelerator("h100-sxm").technology()
+    tree = eqx.tree_at(
+        lambda t: (
+            t.process.idle_w_per_mm2, t.process.clock_tree_w_per_mm2, t.prices.host_power_share
+        ),
+        tree,
+        3 * (scalar(0),),
+    )  # fmt: skip
+    served = workload(LLAMA_70B, 1500, 500)
+    one, chain = (
+        metrics_of(served, Parallelism(pp=n, microbatches=m), 24, tree).services for n in (1, pp)
+    )
+    cache_j = 24 * 1500 * 327_680 * 8e-12
+    # what 80 layers do not divide into is told apart in decode, which hands no cache over
+    for row, tokens in ((0, 1500), (1, 1)) if pp == 4 else ((1, 1),):
+        handed_on_j = (pp - 1) * 24 * tokens * 16_384 * 8e-12
+        alone_j = float(one.device_j[row])
+        assert pp * float(chain.device_j[row]) - alone_j == pytest.approx(
+            5 * handed_on_j, rel=1e-6, abs=1e-11 * alone_j
+        )
+        assert pp * float(chain.cluster_j[row]) == pytest.approx(
+            13 * (handed_on_j + (row == 0) * cache_j), rel=1e-12
         )
 
 
@@ -854,10 +1045,74 @@ def test_replicas_share_the_sequences_and_not_the_weights():
     assert pools.weights_gb.tolist() == pytest.approx([two / 1e9] * 2, rel=1e-12)
 
 
-def test_hand_over_is_bound_by_the_end_with_more_cache_per_device():
-    prefill, _ = pools_of(workload(prompt=1500.0, output=500.0), 8, 2)
-    assert float(prefill.handover_gb_per_seq) == pytest.approx(4 * float(prefill.kv_gb_per_seq))
-    assert float(prefill.sent_gb_per_seq) == float(prefill.kv_gb_per_seq)
+HAND_OVER = {
+    # 2 * 80 * 8 * 128 numbers a token of Llama-3.1-70B: 327,680 B, over up to eight ranks
+    "as many ranks": ("llama-3.1-70b", dict(tp=8), dict(tp=8), 40_960, 40_960),
+    "fewer ranks": ("llama-3.1-70b", dict(tp=8), dict(tp=2), 40_960, 163_840),
+    "more ranks": ("llama-3.1-70b", dict(tp=2), dict(tp=8), 163_840, 163_840),
+    # a sequence goes to one replica in full: 0.4915 GB of 1500 tokens
+    "to replicas": ("llama-3.1-70b", dict(tp=8), dict(dp=8), 40_960, 327_680),
+    "replicas to ranks": ("llama-3.1-70b", dict(dp=8), dict(tp=8), 40_960, 40_960),
+    "between replicas": ("llama-3.1-70b", dict(tp=2, dp=4), dict(tp=4, dp=2), 40_960, 81_920),
+    # eight heads on sixteen ranks: two copies
+    "copies": ("llama-3.1-70b", dict(tp=8), dict(tp=16), 81_920, 81_920),
+    "no copies": ("llama-3.1-70b", dict(tp=8), dict(tp=16, kv_parallel=2), 40_960, 40_960),
+    "stages": ("llama-3.1-70b", dict(tp=2, pp=4), dict(tp=2, pp=2), 40_960, 81_920),
+    # 61 * 576 numbers of DeepSeek-V3, on every rank: one device sends eight copies, 0.843 GB
+    "latents": ("deepseek-v3", dict(), dict(tp=8), 8 * 70_272, 8 * 70_272),
+    "latents to as many": ("deepseek-v3", dict(tp=8), dict(tp=8), 70_272, 70_272),
+    "latents to replicas": ("deepseek-v3", dict(tp=8), dict(dp=8), 8_784, 70_272),
+    "split latents": ("deepseek-v3", dict(), dict(tp=8, kv_parallel=8), 70_272, 70_272),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "prefill", "decode", "sent", "busiest"), HAND_OVER.values(), ids=HAND_OVER
+)
+def test_the_replica_that_decodes_gets_its_cache_with_all_copies(
+    name, prefill, decode, sent, busiest
+):
+    """Bytes of a token: what a prefill device sends on average, and what passes the busiest device
+    of both pools. All devices of the prefill group share the sending.
+    """
+    served = workload(read_transformer(name), 1500, 500)
+    here, there = Parallelism(**prefill), Parallelism(**decode)
+    pools = build_pools(served, here, there)
+    assert pools.sent_gb_per_seq.tolist() == pytest.approx([1500 * sent / 1e9, 0], rel=1e-12)
+    assert pools.handover_gb_per_seq.tolist() == pytest.approx([1500 * busiest / 1e9, 0], rel=1e-12)
+    copied = 1500 * kv_bytes_per_token(served.transformer, BF16, there) * there.tp * there.pp
+    assert here.devices * 1500 * sent == copied
+
+
+def test_hand_overs_in_gigabytes():
+    """1500 tokens, of the cases above."""
+    assert 1500 * HAND_OVER["to replicas"][-1] == pytest.approx(0.4915e9, abs=5e4)
+    assert 1500 * HAND_OVER["latents"][-2] == pytest.approx(0.843e9, abs=5e5)
+    # eight devices send what one copy of the latents has
+    assert 8 * 1500 * HAND_OVER["latents to replicas"][-2] == pytest.approx(0.105e9, abs=5e5)
+
+
+def test_a_hand_over_delays_the_answer_and_costs_energy_where_it_is_sent():
+    """Eight ranks of Llama-3.1-70B to one replica of eight: 16 sequences of 0.49152 GB through one
+    link of 0.75 * 450 GB/s, an eighth of that from each of the eight; latency alone differs.
+    """
+    h100 = load_accelerator("h100-sxm")
+    served = workload(LLAMA_70B, 1500, 500)
+    near, far = (
+        evaluate(
+            h100.design(),
+            Deployment(Parallelism(tp=8), Parallelism(**decode), 16, 16, 1.83, 1.83),
+            h100.technology(),
+            served,
+        ).services
+        for decode in (dict(tp=8), dict(dp=8))
+    )
+    for services, gb in ((near, 0.06144), (far, 0.49152)):
+        waited = float(services.latency_ms[0] - services.time_ms[0])
+        assert waited == pytest.approx(16 * gb / (0.75 * 450) * 1e3, rel=1e-9)
+    for name in ("time_ms", "device_j", "cluster_j"):
+        same = getattr(far, name)[0], getattr(near, name)[0]
+        assert float(same[0]) == pytest.approx(float(same[1]), rel=1e-12)
 
 
 def test_decode_alone_leaves_a_prefill_pool_that_never_binds():

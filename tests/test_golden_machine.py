@@ -558,11 +558,21 @@ def test_design_cost_is_spread_over_the_fleet(default):
 
 def one_operator(experts=None, **counts):
     """A phase of a single operator; everything not named is zero."""
-    names = {field.name for field in dataclasses.fields(OperatorCounts)} - {"experts"}
+    fields = {field.name for field in dataclasses.fields(OperatorCounts)}
+    names = fields - {"experts", "stage", "stages"}
     assert counts.keys() <= names
-    values = dict.fromkeys(names, 0.0) | {"repeats": 1.0} | counts
+    values = dict.fromkeys(names, 0.0) | {"repeats": 1.0, "device_share": 1.0} | counts
     columns = {name: jnp.array([float(value)]) for name, value in values.items()}
-    return OperatorCounts(experts=experts, **columns)
+    return OperatorCounts(experts=experts, stage=jnp.ones((1, 1)), stages=jnp.ones(1), **columns)
+
+
+def pipeline(stages, *operators):
+    """Kinds of stages with a single operator each, and how many stages of each kind there are."""
+    together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *operators)
+    count = jnp.array([float(n) for n in stages])
+    return dataclasses.replace(
+        together, stage=jnp.eye(len(stages)), stages=count, device_share=count / sum(stages)
+    )
 
 
 def one_second_pool(**values):
@@ -571,7 +581,7 @@ def one_second_pool(**values):
         operators=one_operator(launches=1),
         devices=1,
         microbatches=1,
-        stage_times=1,
+        waits_for_itself=1,
         weights_gb=1,
         kv_gb_per_seq=0.1,
         sent_gb_per_seq=0,
@@ -603,15 +613,21 @@ def test_dollars_per_million_tokens(h100):
     close(1 / service.usd_per_token, 1_440_000)
 
 
-def test_a_pipeline_waits_for_its_stages_and_works_for_its_microbatches(h100):
-    # 4 microbatches through 3 stages: 6 stage times, 4 of them with work to do
+BF16_TFLOP_S = 0.72 * 132 * 4096 * 1.83e-3
+MEMORY_GB_S = 0.83 * 3350
+NETWORK_GB_S = 0.75 * 450
+STATIC_W = 0.086 * 814 + 81.4
+
+
+@pytest.fixture(scope="module")
+def serve_64(h100):
+    """Serve 64 sequences where a launch takes a second."""
     design, tree = h100
     tree = with_leaves(tree, "execution", launch_us=1e6)
-    work = one_operator(launches=1, tflop_bf16_per_seq=1.0, weight_gb=10.0, traffic_gb_per_seq=2.0)
 
     def service(**values):
         return serve(
-            one_second_pool(operators=work, executions_per_token=0.002, **values),
+            one_second_pool(executions_per_token=0.002, **values),
             scalar(64),
             scalar(1.83),
             HardRoof(),
@@ -621,21 +637,67 @@ def test_a_pipeline_waits_for_its_stages_and_works_for_its_microbatches(h100):
             tree,
         )
 
-    found = service(devices=3, microbatches=4, stage_times=6)
-    compute_s = 16 / (0.72 * 132 * 4096 * 1.83e-3)
-    memory_s = (10 + 16 * 2) / (0.83 * 3350)
-    time_s = 6 * (1 + max(compute_s, memory_s))
+    return service
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_microbatches_on_one_device_follow_each_other(serve_64, microbatches, waits):
+    # every part reads the 10 GB of weights again
+    work = one_operator(launches=1, tflop_bf16_per_seq=1.0, weight_gb=10.0, traffic_gb_per_seq=2.0)
+    found = serve_64(operators=work, microbatches=microbatches, waits_for_itself=waits)
+    compute_s = 64 / BF16_TFLOP_S
+    memory_s = (10 * microbatches + 64 * 2) / MEMORY_GB_S
+    time_s = microbatches + max(compute_s, memory_s)
     close(found.time_ms, 1e3 * time_s)
-    static_w = 0.086 * 814 + 81.4
-    dynamic_j = 4 * (16 * 0.68 + (10 + 16 * 2) * 8e-3 * 5.5)
-    close(found.device_j, static_w * time_s + dynamic_j)
-    close(found.device_seconds_per_token, 3 * 0.002 / 64 * time_s)
-    # one batch in one piece on one device: everything once
-    whole = service(devices=1, microbatches=1, stage_times=1)
-    compute_s, memory_s = 4 * compute_s, (10 + 64 * 2) / (0.83 * 3350)
-    time_s = 1 + max(compute_s, memory_s)
-    close(whole.time_ms, 1e3 * time_s)
-    close(whole.device_j, static_w * time_s + 64 * 0.68 + (10 + 64 * 2) * 8e-3 * 5.5)
+    close(found.latency_ms, 1e3 * time_s)
+    dynamic_j = 64 * 0.68 + (10 * microbatches + 64 * 2) * 8e-3 * 5.5
+    close(found.device_j, STATIC_W * time_s + dynamic_j)
+    close(found.device_seconds_per_token, 0.002 / 64 * time_s)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_a_pipeline_has_the_pace_of_its_slowest_stage_and_the_energy_of_all(serve_64, microbatches):
+    # one stage of a kind, and two of another that is slower and sends 0.5 GB a sequence on
+    light = one_operator(launches=1, tflop_bf16_per_seq=1.0, weight_gb=10, traffic_gb_per_seq=2.0)
+    heavy = one_operator(
+        launches=1, tflop_bf16_per_seq=2.0, weight_gb=20, traffic_gb_per_seq=1.0,
+        wire_gb_per_seq=0.5,
+    )  # fmt: skip
+    chain = dict(
+        operators=pipeline([1, 2], light, heavy), devices=3, microbatches=microbatches,
+        sent_gb_per_seq=0.01, handover_gb_per_seq=0.03,
+    )  # fmt: skip
+    part = 64 / microbatches
+    light_gb, heavy_gb = 10 + 2 * part, 20 + part
+    light_s = 1 + max(part / BF16_TFLOP_S, light_gb / MEMORY_GB_S)
+    heavy_s = 1 + max(2 * part / BF16_TFLOP_S, heavy_gb / MEMORY_GB_S) + part / 2 / NETWORK_GB_S
+    assert heavy_s > light_s
+    through_s = light_s + 2 * heavy_s
+    # NVLink: 5 pJ/bit at either end and 8 in the switch
+    dynamic_j = microbatches * (
+        (part * 0.68 + light_gb * 8e-3 * 5.5)
+        + 2 * (2 * part * 0.68 + heavy_gb * 8e-3 * 5.5 + part / 2 * 8e-3 * 5)
+    )
+    sent_j = 64 * 0.01 * 8e-3 * 5
+    # the two heavy stages send 32 GB each
+    far_j = (2 * 32 / 3 + 64 * 0.01) * 8e-3 * (5 + 8)
+
+    # prefill: another batch follows when the slowest stage is free
+    prefill = serve_64(waits_for_itself=0, **chain)
+    # decode: the next step waits for the last stage
+    decode = serve_64(waits_for_itself=1, **chain)
+    steady_s = microbatches * heavy_s
+    step_s = max(through_s, steady_s)
+    for found, time_s, last_s in (
+        (prefill, steady_s, through_s + (microbatches - 1) * heavy_s),
+        (decode, step_s, step_s),
+    ):
+        close(found.time_ms, 1e3 * time_s)
+        close(found.latency_ms, 1e3 * (last_s + 64 * 0.03 / NETWORK_GB_S))
+        close(found.device_j, STATIC_W * time_s + dynamic_j / 3 + sent_j)
+        close(found.cluster_j, 0.38 * 700 * time_s + far_j)
+        close(found.device_seconds_per_token, 3 * 0.002 / 64 * time_s)
 
 
 # --- collectives -------------------------------------------------------------------------------
@@ -682,7 +744,7 @@ def test_all_reduces_of_a_decode_step(default):
 )
 def test_wire_bytes_of_an_all_reduce(algorithm, wire_bytes):
     # CASES 46: S = 1 MiB, n = 8; one-shot sends all of it to seven others
-    assert all_reduce(1_048_576, 8, algorithm).sent == wire_bytes
+    assert all_reduce(1_048_576, 8, algorithm).wire == wire_bytes
 
 
 def test_latency_rules_a_small_all_reduce(default):
@@ -693,7 +755,7 @@ def test_latency_rules_a_small_all_reduce(default):
         collectives=exchange.calls,
         steps=exchange.steps,
         message_mb_per_seq=exchange.message / 1e6,
-        wire_gb_per_seq=exchange.sent / 1e9,
+        wire_gb_per_seq=exchange.wire / 1e9,
     )
     execution = ideal_network(default, collective_us_per_step=2.0)
     times = operator_times(operators, scalar(1), RATES, execution)

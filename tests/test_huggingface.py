@@ -158,7 +158,7 @@ def test_field_that_is_off_is_ignored(write, family):
 
 def test_field_that_is_not_known_and_looks_harmless_is_echoed(write):
     model = read_transformer(write(LLAMA | dict(tuned_by="somebody")))
-    assert "'tuned_by' has no effect on the counts" in model.assumed
+    assert "'tuned_by' is not understood, and taken to change no count" in model.assumed
 
 
 # --- number formats -----------------------------------------------------------------------------
@@ -443,3 +443,28 @@ def test_any_single_change_gives_a_model_or_a_user_error(write, family, data):
         assert str(path) in str(error)
     else:
         assert total(model) > 0
+
+
+def test_name_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": 8, "hidden_size": 16}')
+    with pytest.raises(UserError, match="'hidden_size' stands there twice"):
+        read_transformer(path)
+
+
+@pytest.mark.parametrize(
+    "named", [["Qwen2ForCausalLM"], ["LlamaForSequenceClassification"], "LlamaForCausalLM", [7]]
+)
+def test_architectures_that_contradict_the_type_are_refused(write, named):
+    with pytest.raises(UserError, match="architectures: .* does not go with model_type 'llama'"):
+        read_transformer(write(CONFIGS["llama"] | {"architectures": named}))
+
+
+def test_architectures_of_the_type_are_no_news(write):
+    named = CONFIGS["llama"] | {"architectures": ["LlamaForCausalLM"]}
+    assert read_transformer(write(named)) == read_transformer(write(CONFIGS["llama"]))
+
+
+def test_method_that_converts_nothing_is_echoed(write):
+    idle = CONFIGS["llama"] | {"quantization_config": {"quant_method": "mxfp4"}}
+    assert "quantization_config converts no matrix" in read_transformer(write(idle)).assumed

@@ -15,7 +15,7 @@ from litegpu_opt.workload.collectives import Exchange
 from litegpu_opt.workload.counts import decode_counts, operator_names, prefill_counts
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.memory import kv_bytes_per_token, parameter_counts
-from litegpu_opt.workload.operators import Operator, slowest_stage
+from litegpu_opt.workload.operators import Operator, stages
 from litegpu_opt.workload.parallelism import Parallelism, check_parallelism
 from litegpu_opt.workload.precision import Precision
 from litegpu_opt.workload.traffic import make_workload
@@ -81,7 +81,7 @@ def test_attention_of_deepseek_v3_has_its_published_parameters():
     """7168 (1536 + 576) down, 1536 * 128 * 192 and 512 * 128 * 256 up, 128 * 128 * 7168 out, and
     norms of the two latents: 187,107,328.
     """
-    rows = slowest_stage(DEEPSEEK_V3, ALONE, decode=True)
+    rows = stages(DEEPSEEK_V3, ALONE, decode=True)[0]
     attention = [o for _, o in rows if o.part == "attention" and o.name != "elementwise"]
     assert sum(o.held + o.vectors for o in attention) == 187_107_328
 
@@ -146,7 +146,7 @@ WITHOUT_QUERY_LATENT = [
 
 
 def attention_rows(attention, way, decode):
-    rows = slowest_stage(model(attention), Parallelism(**way), decode=decode)
+    rows = stages(model(attention), Parallelism(**way), decode=decode)[0]
     return [o for _, o in rows if o.part == "attention" and o.name != "elementwise"]
 
 

@@ -16,7 +16,7 @@ from litegpu_opt.workload.collectives import Exchange
 from litegpu_opt.workload.counts import decode_counts, operator_names, prefill_counts
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.memory import kv_bytes_per_sequence, kv_bytes_per_token
-from litegpu_opt.workload.operators import Operator, slowest_stage
+from litegpu_opt.workload.operators import Operator, stages
 from litegpu_opt.workload.parallelism import Parallelism, check_parallelism
 from litegpu_opt.workload.pool import build_pools
 from litegpu_opt.workload.precision import Precision
@@ -109,6 +109,18 @@ def test_the_fullest_stage_depends_on_the_length():
         served = make_workload(five, BF16, prompt_tokens=tokens, output_tokens=2)
         held = float(build_pools(served, stages, stages).kv_gb_per_seq[0])
         assert held * 1e9 == pytest.approx(24 * layers_tokens, rel=1e-12)
+
+
+def test_a_window_bounds_what_is_handed_over():
+    """Prompts of 9 to two ranks with a head of 2 * 3 numbers each: 12 bytes a layer and token, of
+    nine tokens in one layer and of four in the other.
+    """
+    both = model(GroupedAttention(6, 2, 3, window=4), GroupedAttention(6, 2, 3))
+    served = make_workload(both, BF16, prompt_tokens=9, output_tokens=2)
+    pools = build_pools(served, Parallelism(tp=3), Parallelism(tp=2))
+    received = 12 * (9 + 4)
+    assert float(pools.handover_gb_per_seq[0]) * 1e9 == pytest.approx(received, rel=1e-12)
+    assert float(pools.sent_gb_per_seq[0]) * 1e9 == pytest.approx(2 * received / 3, rel=1e-12)
 
 
 # --- pairs --------------------------------------------------------------------------------------
@@ -214,7 +226,7 @@ SPLIT_PREFILL = [replace(REPLICATED[0], cached_per_token=Fraction(8, 3)), *REPLI
 )
 def test_every_operator_equals_the_hand_count(c, decode, expected):
     p = Parallelism(tp=6, kv_parallel=c)
-    rows = slowest_stage(model(NEAR), p, decode=decode)
+    rows = stages(model(NEAR), p, decode=decode)[0]
     names = [operator.name for operator in expected]
     assert [operator for _, operator in rows if operator.name in names] == expected
 

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter, Token, convert
-from cyclopts.validators import Number
 
 from ..errors import UserError
 from ..units import shown
+from ..workload.phases import MOST_TOKENS
 
 
 LARGEST_BATCH = 10**9
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _LONGEST_WHOLE = 20
 """More characters are out of every range, and `int` refuses thousands of them."""
@@ -33,6 +34,18 @@ def whole(low: int, high: int) -> Callable[[Any, Sequence[Token]], int]:
     return read
 
 
+def length(_: Any, tokens: Sequence[Token]) -> float:
+    """The converter of a number of tokens: an average need not be whole."""
+    text = tokens[0].value
+    if _DECIMAL.fullmatch(text) and 1.0 <= float(text) <= MOST_TOKENS:
+        return float(text)
+    raise UserError(
+        f"{shown(text)} is not accepted",
+        where=tokens[0].keyword or "",
+        allowed=f"a number, 1 to {MOST_TOKENS:.0e}",
+    )
+
+
 def choice(kind: Any, tokens: Sequence[Token]) -> Any:
     """The converter of an option with choices: `none` is not a word for its default."""
     if tokens[0].value.lower() in ("none", "null"):
@@ -50,12 +63,11 @@ def degree(meaning: str) -> Parameter:
 
 
 WeightFormat = Literal[
-    "checkpoint", "bf16", "fp16", "fp8", "fp8-block128", "int8", "mxfp4", "nvfp4", "fp32"
+    "checkpoint", "bf16", "fp16", "fp8", "fp8-block128", "int8", "mxfp4", "nvfp4"
 ]
 CacheFormat = Literal["checkpoint", "bf16", "fp16", "fp8", "int8"]
 Collective = Literal["ring", "in-network", "one-shot", "two-shot"]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
-Positive = Number(gte=1)
 
 
 _ABSORB = {"auto": None, "absorbed": True, "expanded": False}
@@ -80,10 +92,10 @@ def evaluate(
         Parameter(help="Sequences of a group, 1 or more.", converter=whole(1, LARGEST_BATCH)),
     ],
     prompt: Annotated[
-        float, Parameter(help="Prompt tokens of a request, 1 or more.", validator=Positive)
+        float, Parameter(help="Prompt tokens of a request, 1 to 1e9.", converter=length)
     ],
     output: Annotated[
-        float, Parameter(help="Output tokens of a request, 1 or more.", validator=Positive)
+        float, Parameter(help="Output tokens of a request, 1 to 1e9.", converter=length)
     ],
     dp: Annotated[
         int | None, degree("Replicas that share the batch, and the experts if --ep is above 1")

@@ -86,7 +86,9 @@ def moved_gb(operators: OperatorCounts, batch: Array) -> Array:
 
 
 def dynamic_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCosts) -> Array:
-    """Energy of the FLOPs, memory bytes and wire bytes of a phase on one device, J."""
+    """Energy of the FLOPs, memory bytes and wire bytes of a phase on one device, J; with pipeline
+    stages, on average over their devices.
+    """
     bf16_tflop = operators.tflop_bf16_per_seq + operators.tflop_attention_per_seq
     per_operator_j = (
         batch * bf16_tflop * energy.bf16_j_per_tflop
@@ -94,4 +96,4 @@ def dynamic_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCost
         + moved_gb(operators, batch) * energy.memory_j_per_gb
         + batch * operators.wire_gb_per_seq * energy.network_j_per_gb
     )
-    return jnp.sum(operators.repeats * per_operator_j)
+    return jnp.sum(operators.device_share * operators.repeats * per_operator_j)

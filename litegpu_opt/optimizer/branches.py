@@ -15,7 +15,7 @@ from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
 from ..numerics import stack_padded
 from ..workload.parallelism import Parallelism, tensor_parallel_degrees
-from ..workload.pool import Pool, decode_pool, handover_gb, prefill_pool
+from ..workload.pool import Pool, decode_pool, handed_over_gb, prefill_pool
 from ..workload.traffic import Workload
 from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
 
@@ -58,7 +58,7 @@ def stacked_pools(
     """
     pairs, workload = list(pairs), _on_host(workload)
     prefill = {
-        tp: _on_host(prefill_pool(workload, Parallelism(tp), 0.0)) for tp in {tp for tp, _ in pairs}
+        tp: _on_host(prefill_pool(workload, Parallelism(tp))) for tp in {tp for tp, _ in pairs}
     }
     decode = {
         tp: _on_host(decode_pool(workload, Parallelism(tp))) for tp in {tp for _, tp in pairs}
@@ -67,8 +67,10 @@ def stacked_pools(
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
         if workload.serves_prefill:
-            busiest_gb = np.asarray(handover_gb(workload, *map(Parallelism, pair)))
-            sender = eqx.tree_at(lambda pool: pool.handover_gb_per_seq, sender, busiest_gb)
+            handed_over = _on_host(handed_over_gb(workload, *map(Parallelism, pair)))
+            sender = eqx.tree_at(
+                lambda pool: (pool.sent_gb_per_seq, pool.handover_gb_per_seq), sender, handed_over
+            )
         pools[pair] = stack_padded([sender, receiver], np)
     return pools
 

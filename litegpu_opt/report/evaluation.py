@@ -58,11 +58,11 @@ def evaluation_json(
         )
     parts = parallelism.dp * parallelism.microbatches
     for option, batch in (("--batch-prefill", batch_prefill), ("--batch", batch_decode)):
-        if batch < parts:
+        if batch % parts:
             raise UserError(
-                f"{batch} sequences are too few for dp x microbatches = {parts} parts of a batch",
+                f"{batch} sequences cannot be shared evenly by dp x microbatches = {parts} parts",
                 where=option,
-                allowed=f"{parts} or more",
+                allowed=f"a multiple of {parts}",
             )
     design = accelerator.design_values
     clock_ghz = design["clock_ghz"]
@@ -114,7 +114,9 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
 def _breakdown(
     metrics: Metrics, workload: Workload, deployment: Deployment, roof: Roof
 ) -> dict[str, list[dict[str, Any]] | None]:
-    """Phase -> operators: counts of one execution on one device, and times over the phase in ms."""
+    """Phase -> operators: counts of one execution on one device, and times of a microbatch over all
+    stages in ms.
+    """
     pools = build_pools(workload, deployment.prefill, deployment.decode)
     times = metrics.services.times
     terms = np.stack(
@@ -125,7 +127,8 @@ def _breakdown(
     for index, (phase, served) in enumerate(zip(PHASES, workload.served, strict=True)):
         pool = jax.tree.map(operator.itemgetter(index), pools)
         batch = getattr(deployment, f"batch_{phase}") / pool.microbatches
-        executions = np.asarray(pool.operators.repeats * pool.stage_times)
+        repeats = np.asarray(pool.operators.repeats)
+        stages = np.asarray(pool.operators.stages @ pool.operators.stage)
         counts = {
             "gflop": 1e3 * batch * total_tflop_per_seq(pool.operators),
             "memory_mb": 1e3 * moved_gb(pool.operators, batch),
@@ -137,14 +140,14 @@ def _breakdown(
             [
                 {
                     "operator": name,
-                    "repeats": float(pool.operators.repeats[row]),
+                    "repeats": float(repeats[row] * stages[row]),
                     **{key: float(column[row]) for key, column in counts.items()},
-                    "once_ms": float(totals[index, row] / executions[row]),
+                    "once_ms": float(totals[index, row] / repeats[row]),
                     **{
-                        f"{resource}_ms": float(value)
+                        f"{resource}_ms": float(stages[row] * value)
                         for resource, value in zip(RESOURCES, terms[:, index, row], strict=True)
                     },
-                    "total_ms": float(totals[index, row]),
+                    "total_ms": float(stages[row] * totals[index, row]),
                     "binds": RESOURCES[int(np.argmax(terms[:, index, row]))],
                 }
                 for row, name in enumerate(names)
@@ -169,7 +172,7 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
             ),
         ),
         *_phases(
-            content.get("breakdown", {}),
+            content,
             LATENCIES if content["inputs"]["execution"]["value"] == "ideal" else (),
         ),
     ]
@@ -204,6 +207,7 @@ def _feasibility(content: Mapping[str, Any]) -> list[str]:
 
 _FIGURES = (
     ("time to first token", "ttft_s", "ms", 1e3),
+    ("  of it, hand-over of the KV cache", "handover_s", "ms", 1e3),
     ("time between tokens", "tbt_s", "ms", 1e3),
     ("output tokens/s of a decode group", "tokens_per_s", "1/s", 1.0),
     ("output tokens/s per SM of the decode group", "tokens_per_s_per_sm", "1/s", 1.0),
@@ -248,13 +252,16 @@ def _memory(content: Mapping[str, Any]) -> Table:
     )
 
 
-def _phases(breakdown: Mapping[str, Any], left_out: Sequence[str]) -> list[Section]:
+def _phases(content: Mapping[str, Any], left_out: Sequence[str]) -> list[Section]:
+    way = content["deployment"]["parallelism"]["decode"]
+    parts = way["pp"] > 1 or way["microbatches"] > 1
+    over = "One microbatch through all stages" if parts else "Whole phase"
     return [
         Section(
             phase.capitalize(),
-            (_counts(rows), _times(rows, left_out)) if rows else (NOT_APPLICABLE,),
+            (_counts(rows), _times(rows, left_out, over)) if rows else (NOT_APPLICABLE,),
         )
-        for phase, rows in breakdown.items()
+        for phase, rows in content.get("breakdown", {}).items()
     ]
 
 
@@ -275,7 +282,7 @@ def _counts(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def _times(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
+def _times(rows: list[dict[str, Any]], left_out: Sequence[str], over: str) -> Table:
     """Where the time of the phase goes."""
     total = sum(row["total_ms"] for row in rows)
 
@@ -300,5 +307,5 @@ def _times(rows: list[dict[str, Any]], left_out: Sequence[str]) -> Table:
             ),
             ("all", *times(sums), figure(total), ""),
         ),
-        "Whole phase, ms",
+        f"{over}, ms",
     )

@@ -54,6 +54,7 @@ def metrics_json(
     usd = float(metrics.usd_per_token)
     return {
         "ttft_s": float(services.latency_ms[0]) / _MS_PER_S if prefill else None,
+        "handover_s": float(services.handover_ms[0]) / _MS_PER_S if prefill else None,
         "tbt_s": float(services.time_ms[1]) / _MS_PER_S if decode else None,
         "tokens_per_s": float(metrics.tokens_per_s) if decode else None,
         "tokens_per_s_per_sm": float(metrics.tokens_per_s_per_sm) if decode else None,

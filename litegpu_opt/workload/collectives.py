@@ -1,4 +1,4 @@
-"""Collectives: numbers that one rank sends, and the latency steps that follow each other.
+"""Collectives: numbers on the link of one rank, and the latency steps that follow each other.
 
 S is the size of the whole tensor, in any unit, and n the number of ranks:
 
@@ -6,14 +6,16 @@ S is the size of the whole tensor, in any unit, and n the number of ranks:
 |---|---|---|---|---|
 | all-reduce | 2(n-1)/n S in 2(n-1) | (n+1)/n S in 2 | (n-1) S in 1 | 2(n-1)/n S in 2 |
 | reduce-scatter | (n-1)/n S in n-1 | S in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
-| all-gather | (n-1)/n S in n-1 | S/n in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
+| all-gather | (n-1)/n S in n-1 | (n-1)/n S in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
 | all-to-all | (n-1)/n S in n-1 | (n-1)/n S in 1 | (n-1)/n S in 1 | (n-1)/n S in 1 |
 | point to point | S in 1 | S in 1 | S in 1 | S in 1 |
 
-For all-to-all, S is what one rank has for all ranks, itself included. `ring`: neighbours only.
-`in-network`: the switch adds and copies. `one-shot`: every rank sends to all others at once.
-`two-shot`: the same for a share of the tensor, then the shares are gathered. One rank sends exactly
-nothing. Source: the traffic of NCCL's algorithms as explained in nccl-tests (issues 212 and 274).
+The link counts in its busier direction: with `in-network`, a rank of an all-gather sends S/n and
+receives the rest. For all-to-all, S is what one rank has for all ranks, itself included; `ring`
+exchanges it pair by pair. `in-network`: the switch adds and copies. `one-shot`: every rank sends
+to all others at once. `two-shot`: the same for a share of the tensor, then the shares are gathered.
+One rank sends exactly nothing. Source: the traffic of NCCL's algorithms as explained in nccl-tests
+(issues 212 and 274).
 """
 
 from dataclasses import dataclass
@@ -40,8 +42,8 @@ class Exchange:
     """Latency steps, one after the other."""
     message: Fraction | int = 0
     """Size S of the tensor."""
-    sent: Fraction | int = 0
-    """What leaves the rank."""
+    wire: Fraction | int = 0
+    """What passes the rank's link, in its busier direction."""
 
 
 def _exchange(size, ranks: int, factor: Fraction | int, steps: int) -> Exchange:
@@ -71,8 +73,7 @@ def reduce_scatter(size, ranks: int, algorithm: str = "ring") -> Exchange:
 def all_gather(size, ranks: int, algorithm: str = "ring") -> Exchange:
     """Every rank ends with the shares of all."""
     check_algorithm(algorithm)
-    factor = Fraction(1 if algorithm == "in-network" else ranks - 1, ranks)
-    return _exchange(size, ranks, factor, _steps(ranks, algorithm))
+    return _exchange(size, ranks, Fraction(ranks - 1, ranks), _steps(ranks, algorithm))
 
 
 def all_to_all(size, ranks: int, algorithm: str = "ring") -> Exchange:

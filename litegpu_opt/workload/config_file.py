@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import UserError
+from ..errors import LONGEST_NAME, UserError
 
 
 LARGEST_COUNT = 10**7
@@ -47,7 +47,7 @@ WITHOUT_EFFECT = frozenset(
 _CHANGES_COUNTS = re.compile(
     "expert|moe|router|lora|window|_config|layers|layer_types|block|head|hidden_size|ffn|inner"
     "|intermediate|embd|mamba|ssm|conv|cross|encoder|nextn|mtp|parallel_attn|multi_query|k_dense"
-    "|bias|qk_|bidirectional"
+    "|bias|qk_|bidirectional|swa|local|d_model|d_ff|dim|vocab|chunk|rank|sparse|shared"
 )
 
 
@@ -75,7 +75,8 @@ class ConfigFile:
 
     def error(self, key: str, what: str, allowed: str = "") -> UserError:
         """A `UserError` that points at a key of this file."""
-        return UserError(what, where=f"{self.path}:{self.prefix}{key}", allowed=allowed)
+        place = key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_NAME]}..."
+        return UserError(what, where=f"{self.path}:{self.prefix}{place}", allowed=allowed)
 
     def assume(self, fact: str) -> None:
         """Record a fact that the family fixes and the file does not state."""
@@ -190,7 +191,7 @@ class ConfigFile:
                     key,
                     f"not understood in a model of type {self.model_type!r}, and may change counts",
                 )
-            self.assume(f"{short(key)} has no effect on the counts")
+            self.assume(f"{short(key)} is not understood, and taken to change no count")
 
 
 def short(value: object) -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .operators import Operator, slowest_stage
+from .operators import Operator, stage_kinds
 from .parallelism import Parallelism
 from .precision import Precision
 from .traffic import Workload
@@ -44,9 +44,16 @@ class OperatorCounts(eqx.Module):
     """Counts of every operator of a phase, as arrays over the operator axis `(ops,)`.
 
     Everything is per device and per execution of the operator; `repeats` says how
-    often it runs in the phase. A quantity named `_per_seq` is multiplied by the batch
-    of the whole group.
+    often it runs in one execution of its stage. A quantity named `_per_seq` is multiplied
+    by the batch of the whole group. Pipeline stages that are alike stand there once.
     """
+
+    stage: Array
+    """Which operators belong to a kind of stage: 1 or 0, `(kinds, ops)`."""
+    stages: Array
+    """Stages of every kind, `(kinds,)`."""
+    device_share: Array
+    """Share of the devices of the group that run an operator."""
 
     repeats: Array
     launches: Array
@@ -66,14 +73,15 @@ class OperatorCounts(eqx.Module):
     message_mb_per_seq: Array
     """Size of the tensor that the collective reduces, gathers or spreads."""
     wire_gb_per_seq: Array
-    """Bytes that leave the device, algorithm factor included."""
+    """Bytes through the busier direction of the device's link, algorithm factor included."""
     experts: ExpertCounts | None
     """`None` for a model without experts."""
 
 
 def operator_names(model: Transformer, p: Parallelism, *, decode: bool) -> tuple[str, ...]:
     """Names along the operator axis."""
-    return tuple(operator.name for _, operator in slowest_stage(model, p, decode=decode))
+    kinds = stage_kinds(model, p, decode=decode)
+    return tuple(operator.name for _, stage in kinds for _, operator in stage)
 
 
 def prefill_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
@@ -96,7 +104,8 @@ def prefill_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
 def decode_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
     """Counts of making one token at the mean context L = S + T/2.
 
-    The token sees the whole cache, or the window: min(L, w) pairs, no causal half.
+    The token sees the whole cache, or the window: min(L, w) pairs, no causal half. While a window
+    fills during the answer, that is a few per cent more than the mean over its tokens.
     """
     context = workload.traffic.prompt_tokens + workload.traffic.output_tokens / 2.0
 
@@ -109,6 +118,8 @@ def decode_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
 class _Columns(NamedTuple):
     """One column per field of `Operator`, in bytes where a format is known, `(ops,)` each."""
 
+    stage: np.ndarray
+    stages: np.ndarray
     repeats: np.ndarray
     launches: np.ndarray
     weight_bytes: np.ndarray
@@ -124,15 +135,17 @@ class _Columns(NamedTuple):
     calls: np.ndarray
     steps: np.ndarray
     message_bytes: np.ndarray
-    sent_bytes: np.ndarray
+    wire_bytes: np.ndarray
     experts_held: np.ndarray
     log_miss_per_token: np.ndarray
 
 
 @cache
 def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode: bool) -> _Columns:
-    """The operators of the slowest stage as columns, in the formats of a precision."""
-    rows = slowest_stage(model, p, decode=decode)
+    """The operators of all kinds of stages as columns, in the formats of a precision."""
+    kinds = stage_kinds(model, p, decode=decode)
+    rows = [row for _, stage in kinds for row in stage]
+    kind_of_row = np.repeat(np.arange(len(kinds)), [len(stage) for _, stage in kinds])
     moved = precision.of_activations.bytes
     cached = precision.of_cache(model).bytes
     wire = precision.of_wire.bytes
@@ -148,6 +161,8 @@ def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode
         return o.routing.replicas * (np.log(missed) if missed > 0.0 else LEAST_LOG_MISS)
 
     return _Columns(
+        stage=(kind_of_row == np.arange(len(kinds))[:, None]).astype(float),
+        stages=np.array([float(count) for count, _ in kinds]),
         repeats=np.array([float(repeats) for repeats, _ in rows]),
         launches=column(lambda o: o.launches),
         weight_bytes=column(
@@ -167,7 +182,7 @@ def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode
         calls=column(lambda o: o.exchange.calls),
         steps=column(lambda o: o.exchange.steps),
         message_bytes=column(lambda o: o.exchange.message * wire),
-        sent_bytes=column(lambda o: o.exchange.sent * wire),
+        wire_bytes=column(lambda o: o.exchange.wire * wire),
         experts_held=column(lambda o: o.routing.held if o.routing else 0),
         log_miss_per_token=column(log_miss),
     )
@@ -197,6 +212,9 @@ def _counts(
         log_miss_per_seq=jnp.asarray(share * tokens * c.log_miss_per_token),
     )
     return OperatorCounts(
+        stage=jnp.asarray(c.stage),
+        stages=jnp.asarray(c.stages),
+        device_share=jnp.asarray(c.stages @ c.stage / p.pp),
         repeats=jnp.asarray(c.repeats),
         launches=jnp.asarray(c.launches),
         tflop_bf16_per_seq=linear * (1.0 - c.eight_bit),
@@ -207,6 +225,6 @@ def _counts(
         collectives=jnp.asarray(c.calls),
         steps=jnp.asarray(c.steps),
         message_mb_per_seq=passing * c.message_bytes / MEGA,
-        wire_gb_per_seq=passing * c.sent_bytes / GIGA,
+        wire_gb_per_seq=passing * c.wire_bytes / GIGA,
         experts=experts if model.has_experts else None,
     )

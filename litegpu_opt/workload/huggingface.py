@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, unknown_name
 from ..files import read_text
@@ -74,12 +76,22 @@ def _catalog():
 
 def _parsed(text: str, *, path: str, name: str) -> ConfigFile:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid JSON: {error}", where=path) from error
     if not isinstance(fields, dict):
         raise UserError("not a JSON object", where=path, allowed="an object with named fields")
     return ConfigFile(fields, path=path, name=name)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a file, in which no name may stand twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{short(twice)} stands there twice")
+    return fields
 
 
 def _read(config: ConfigFile, beside: ConfigFile | None) -> Transformer:
@@ -89,18 +101,37 @@ def _read(config: ConfigFile, beside: ConfigFile | None) -> Transformer:
         text_model = _text_model(config, family)
     text_model.check_leftovers(family.understood, _ALL_FIELDS)
     shape = family.read(text_model)
-    quantized, kv_format = read_quantization(_formats_of(config, text_model), beside)
+    inside = text_model.fields.get("quantization_config") is not None
+    stated = text_model if inside else config
+    quantized, kv_format = read_quantization(shape, stated, beside)
+    if stated.fields.get("quantization_config") and not quantized:
+        config.assume("quantization_config converts no matrix")
     return replace(shape, quantized=quantized, kv_format=kv_format, assumed=tuple(config.assumed))
 
 
 def _family(config: ConfigFile) -> Family:
     model_type = config.model_type
     if isinstance(model_type, str) and model_type in FAMILIES:
+        _check_architectures(config, model_type)
         return FAMILIES[model_type]
     what = "missing" if model_type is None else f"{str(model_type)[:40]!r} is not understood"
     unread = config.not_understood(_ALL_FIELDS)
     more = f"; fields not understood: {', '.join(unread)}" if unread else ""
     raise config.error("model_type", what + more, allowed=", ".join(FAMILIES))
+
+
+def _check_architectures(config: ConfigFile, model_type: str) -> None:
+    """Refuse a file whose `architectures` name another type, or another head than that for text."""
+    named = config.fields.get("architectures")
+    if named is None:
+        return
+    stem = model_type.removesuffix("_text").replace("_", "")
+    expected = re.compile(f"{stem}(forcausallm|forconditionalgeneration|lmheadmodel|model)?")
+    if not isinstance(named, list) or not all(
+        isinstance(name, str) and expected.fullmatch(name.lower()) for name in named
+    ):
+        what = f"{short(named)} does not go with model_type {model_type!r}"
+        raise config.error("architectures", what, allowed="a causal language model of that type")
 
 
 def _text_model(config: ConfigFile, family: Family) -> ConfigFile:
@@ -123,12 +154,3 @@ def _text_model(config: ConfigFile, family: Family) -> ConfigFile:
     config.check_leftovers(family.harmless | {place, "vision_config", tied}, _ALL_FIELDS)
     config.assume("text model only; vision tower not counted")
     return replace(text, fields=fields)
-
-
-def _formats_of(config: ConfigFile, text_model: ConfigFile) -> ConfigFile:
-    """The language model with its `quantization_config`, which may stand inside or outside."""
-    key = "quantization_config"
-    if config is text_model or text_model.fields.get(key) is not None:
-        return text_model
-    outside = {key: config.fields.get(key)}
-    return replace(config, fields={**text_model.fields, **outside})

@@ -16,7 +16,8 @@ class ParameterCounts:
 
     total: int
     active: int
-    """Those that one token meets: of the experts, the ones that it goes to."""
+    """Those that one token meets: of the experts, the ones that it goes to. Both vocabulary
+    matrices count, though a token reads one row of the input embedding."""
     prediction: int
     """Multi-token-prediction layers, not in `total`; they share embedding and head."""
 

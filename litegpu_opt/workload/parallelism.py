@@ -90,7 +90,8 @@ def check_parallelism(transformer: Transformer, p: Parallelism, where: str = "")
     """
 
     def refuse(name: str, fault: str, allowed: str = "") -> UserError:
-        place = where.format(name) if "{}" in where else where
+        option = name.replace("_", "-") if where.startswith("--") else name
+        place = where.format(option) if "{}" in where else where
         what = f"{NAMES[name]} {getattr(p, name)} {fault} of {transformer.name}"
         return UserError(what, where=place, allowed=allowed)
 
@@ -103,6 +104,9 @@ def check_parallelism(transformer: Transformer, p: Parallelism, where: str = "")
             raise refuse("tp", f"does not divide the feed-forward width {width}", _listed(degrees))
     if p.pp > len(transformer.layers):
         raise refuse("pp", f"is more than the {len(transformer.layers)} layers")
+    if p.absorb_latent is not None and not has_latents(transformer):
+        place = "--latent" if where.startswith("--") else where.format("absorb_latent")
+        raise UserError(f"{transformer.name} has no latent attention", where=place)
     _check_experts(transformer, p, refuse)
     _check_kv(transformer, p, refuse)
 
@@ -140,8 +144,7 @@ def _check_experts(transformer: Transformer, p: Parallelism, refuse) -> None:
 
 
 def _check_kv(transformer: Transformer, p: Parallelism, refuse) -> None:
-    latent = any(isinstance(layer.attention, LatentAttention) for layer in transformer.layers)
-    if latent and p.kv_parallel > 1 and p.absorb_latent is False:
+    if has_latents(transformer) and p.kv_parallel > 1 and p.absorb_latent is False:
         raise refuse("kv_parallel", "needs latents that are not expanded in the layers", "1")
     for layer in set(transformer.layers):
         copies = cache_copies(layer.attention, p.tp)
@@ -149,6 +152,11 @@ def _check_kv(transformer: Transformer, p: Parallelism, refuse) -> None:
             fault = f"does not divide the {copies} ranks that hold the same cache in the layers"
             valid = _listed(n for n in range(1, copies + 1) if copies % n == 0)
             raise refuse("kv_parallel", fault, valid)
+
+
+def has_latents(transformer: Transformer) -> bool:
+    """Whether any layer has latent attention."""
+    return any(isinstance(layer.attention, LatentAttention) for layer in transformer.layers)
 
 
 def cache_copies(attention: GroupedAttention | LatentAttention, tp: int) -> int:

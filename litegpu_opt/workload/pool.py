@@ -13,24 +13,22 @@ from .traffic import NO_LIMIT_MS, Workload
 
 
 class Pool(eqx.Module):
-    """One phase on one group of devices. Every leaf but `operators` is a scalar.
-
-    With pipeline stages, everything is that of the slowest or fullest stage.
-    """
+    """One phase on one group of devices. Every leaf but `operators` is a scalar."""
 
     operators: OperatorCounts
     devices: Array = eqx.field(converter=scalar)
     """Devices of a group, over all ways of parallelism."""
     microbatches: Array = eqx.field(converter=scalar)
     """Parts of a batch that follow each other through the stages."""
-    stage_times: Array = eqx.field(converter=scalar)
-    """Executions of a stage that a batch waits for, bubbles included."""
+    waits_for_itself: Array = eqx.field(converter=scalar)
+    """1 if an execution needs the last one (decode), 0 if another batch can follow at once."""
     weights_gb: Array = eqx.field(converter=scalar)
-    """Resident per device."""
+    """Resident per device, of the fullest stage."""
     kv_gb_per_seq: Array = eqx.field(converter=scalar)
-    """Resident per device and sequence at the longest context that the pool holds."""
+    """Resident per device of the fullest stage and sequence, at the longest context that the pool
+    holds."""
     sent_gb_per_seq: Array = eqx.field(converter=scalar)
-    """KV cache of a prompt that a device hands to the decode pool."""
+    """KV cache of a prompt that a device sends to the decode pool, copies included."""
     handover_gb_per_seq: Array = eqx.field(converter=scalar)
     """The same through the busiest device at either end, which decides how long it takes."""
     executions_per_token: Array = eqx.field(converter=scalar)
@@ -53,20 +51,36 @@ def kv_gb_per_seq(workload: Workload, p: Parallelism, tokens: Array) -> Array:
     return jnp.max(jnp.stack(of_stages)) / (p.dp * GIGA)
 
 
-def handover_gb(workload: Workload, prefill: Parallelism, decode: Parallelism) -> Array:
-    """KV cache of a prompt that the busiest device at either end moves, GB per sequence."""
+def handed_over_gb(
+    workload: Workload, prefill: Parallelism, decode: Parallelism
+) -> tuple[Array, Array]:
+    """KV cache of a prompt on its way to the decode pool, GB per sequence: what a prefill device
+    sends on average, and what the busiest device at either end moves.
+
+    All devices of the replica that decodes a sequence get their part, copies included; the devices
+    of the replica that read the prompt share the sending. The sequences of a batch may all go to
+    one replica. Where prefill makes the only token, nothing is handed over.
+    """
     prompt = workload.traffic.prompt_tokens
-    return jnp.maximum(
-        kv_gb_per_seq(workload, prefill, prompt), kv_gb_per_seq(workload, decode, prompt)
-    )
+    decoded = jnp.where(workload.traffic.output_tokens > 1.0, 1.0, 0.0)
+    received = decoded * decode.dp * kv_gb_per_seq(workload, decode, prompt)
+    sent = received * decode.tp * decode.pp / prefill.devices
+    return sent, jnp.maximum(sent, received)
 
 
-def prefill_pool(workload: Workload, p: Parallelism, handover_gb_per_seq: Array | float) -> Pool:
+def prefill_pool(
+    workload: Workload,
+    p: Parallelism,
+    handed_over: tuple[Array | float, Array | float] = (0.0, 0.0),
+) -> Pool:
     """The pool that reads prompts: it runs 1/T times per output token and holds S tokens.
 
-    A batch goes through pp stages in m microbatches, m + pp - 1 stage times from its first to its
-    last token. With `pools == "decode"` prefill is served elsewhere: this pool never runs, holds
-    nothing and has no limit.
+    With `pools == "decode"` prefill is served elsewhere: this pool never runs, holds nothing and
+    has no limit.
+
+    **Arguments:**
+
+    - `handed_over`: of `handed_over_gb`.
     """
     served = workload.serves_prefill
     kv_gb = kv_gb_per_seq(workload, p, workload.traffic.prompt_tokens)
@@ -75,11 +89,11 @@ def prefill_pool(workload: Workload, p: Parallelism, handover_gb_per_seq: Array 
         operators=prefill_counts(workload, p),
         devices=p.devices,
         microbatches=p.microbatches,
-        stage_times=p.microbatches + p.pp - 1,
+        waits_for_itself=0.0,
         weights_gb=weights / GIGA if served else TINY,
         kv_gb_per_seq=kv_gb if served else TINY,
-        sent_gb_per_seq=kv_gb if served else 0.0,
-        handover_gb_per_seq=handover_gb_per_seq if served else 0.0,
+        sent_gb_per_seq=handed_over[0] if served else 0.0,
+        handover_gb_per_seq=handed_over[1] if served else 0.0,
         executions_per_token=1 / workload.traffic.output_tokens if served else 0.0,
         limit_ms=workload.slo.ttft_ms if served else NO_LIMIT_MS,
     )
@@ -88,9 +102,6 @@ def prefill_pool(workload: Workload, p: Parallelism, handover_gb_per_seq: Array 
 def decode_pool(workload: Workload, p: Parallelism) -> Pool:
     """The pool that writes answers: (T - 1)/T steps per output token (prefill makes the first),
     holding S + T tokens. With `pools == "decode"`, one step per token.
-
-    A sequence's next token needs its last one, so a step takes max(m, pp) stage times: with fewer
-    microbatches than stages, some stages wait.
     """
     prompt, output = workload.traffic.prompt_tokens, workload.traffic.output_tokens
     weights = weight_bytes_per_device(workload.transformer, workload.precision, p)
@@ -98,7 +109,7 @@ def decode_pool(workload: Workload, p: Parallelism) -> Pool:
         operators=decode_counts(workload, p),
         devices=p.devices,
         microbatches=p.microbatches,
-        stage_times=max(p.microbatches, p.pp),
+        waits_for_itself=1.0,
         weights_gb=weights / GIGA,
         kv_gb_per_seq=kv_gb_per_seq(workload, p, prompt + output),
         sent_gb_per_seq=0.0,
@@ -115,6 +126,6 @@ def build_pools(workload: Workload, prefill: Parallelism, decode: Parallelism) -
     """
     check_parallelism(workload.transformer, prefill, "prefill.{}")
     check_parallelism(workload.transformer, decode, "decode.{}")
-    busiest_gb = handover_gb(workload, prefill, decode)
-    pools = prefill_pool(workload, prefill, busiest_gb), decode_pool(workload, decode)
+    handed_over = handed_over_gb(workload, prefill, decode)
+    pools = prefill_pool(workload, prefill, handed_over), decode_pool(workload, decode)
     return stack_padded(pools)

@@ -11,7 +11,7 @@ CHECKPOINT = "checkpoint"
 """As the model's own files say; what they do not quantise is in the activations' format."""
 
 _ALLOWED = {
-    "weights": (CHECKPOINT, *FORMATS),
+    "weights": (CHECKPOINT, *(name for name in FORMATS if name != "fp32")),
     "kv": (CHECKPOINT, "bf16", "fp16", "fp8", "int8"),
     "activations": ("bf16", "fp16"),
     "wire": ("bf16", "fp16", "fp8", "int8", "fp32"),

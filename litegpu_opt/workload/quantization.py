@@ -17,8 +17,7 @@ its share of scales and zero points:
 | compressed-tensors, groups of g | b + 16/g, asymmetric b + (16 + b)/g | its source |
 | ModelOpt AWQ, groups of g | 4 + 16/g | the 16 bits are recalled |
 
-Neglected scales and permutations (`g_idx`)
-are below 0.5 % of a matrix of 4096 rows.
+Neglected scales and permutations (`g_idx`) are below 0.5 % of a matrix of 4096 rows.
 
 Parts: attention, MLP and experts; with MXFP4 the experts only. compressed-tensors and ModelOpt also
 convert the LM head unless it is excluded, GPTQ and AWQ with `lm_head: true`, the others never. The
@@ -30,54 +29,63 @@ linear module, and files that leave them often do not list them (nvidia/DeepSeek
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from fractions import Fraction
+from typing import Any
 
 from .config_file import ConfigFile, short
 from .formats import BLOCK_PARTS, FORMATS, Format, scaled
-from .quantized_modules import MOST_PATTERNS, Pattern, Rule, formats_by_part, parse_pattern
+from .quantized_modules import Rule, formats_by_part, read_patterns
+from .transformer import Transformer
 
 
 Quantization = tuple[tuple[tuple[str, Format], ...], Format | None]
 """Part of the model -> format of its matrices, where quantised; format of the KV cache."""
 
 TARGETED_PARTS = (*BLOCK_PARTS, "router", "head")
-GROUP_SIZES = range(1, 2**16)
-KV_FORMATS = {"FP8": "fp8", "INT8": "int8", "NVFP4": "nvfp4"}
-_COMMON_NAMES = {
-    "fp8-block128x128": "fp8-block128",
-    "fp4-g16": "nvfp4",
-    "nvfp4-g16": "nvfp4",
-    "fp4-g32": "mxfp4",
-}
-_TEXT_MODELS = ("text_config", "llm_config", "language_config")
+SIZES = range(1, 2**16)
+LISTS = "modules_to_not_convert ignored_layers llm_int8_skip_modules exclude_modules ignore".split()
+KV_CACHE = ("kv_cache_quant_algo", "kv_cache_scheme")
+WITHOUT_EFFECT = frozenset(
+    """
+    _load_in_4bit _load_in_8bit act_group_aware actorder backend batch_size block_name_to_quantize
+    bnb_4bit_compute_dtype bnb_4bit_quant_storage cache_block_outputs checkpoint_format
+    damp_auto_increment damp_percent dataset desc_act disable_exllama do_fuse exllama_config fmt
+    fuse_max_seq_len global_compression_ratio is_marlin_format llm_int8_enable_fp32_cpu_offload
+    llm_int8_threshold max_input_length meta model_file_base_name model_name_or_path model_seqlen
+    module_name_preceding_first_block modules_to_fuse mse observer observer_kwargs pack_dtype
+    pad_token_id pre_quant_scale producer quant_method quantization_status quantizer run_compressed
+    scale_fmt static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama version
+    zero_point zp_dtype
+    """.split()
+)
+"""Settings that change no size; zero points are stored also where they are all the same."""
 
 
-def read_quantization(config: ConfigFile, beside: ConfigFile | None) -> Quantization:
+def read_quantization(
+    model: Transformer, config: ConfigFile, beside: ConfigFile | None
+) -> Quantization:
     """What a checkpoint's files say about its formats.
 
     **Arguments:**
 
-    - `config`: the `config.json`, or the part of it with the language model.
+    - `model`: the shape that they describe.
+    - `config`: the part of the `config.json` with the `quantization_config`, if there is one.
     - `beside`: the `hf_quant_config.json` of the same folder, if there is one.
 
     **Raises:** `UserError` with file and key, also if the two files differ.
     """
-    places = [key for key in _TEXT_MODELS if isinstance(config.fields.get(key), dict)]
-    text = config.nested(places[0]) if places else config
-    model = replace(text, fields={**config.fields, **text.fields}) if places else config
     found = []
-    for place in (config, text):
-        if place.fields.get("quantization_config") not in (None, {}):
-            found.append(_read(place.nested("quantization_config"), model))
-            break
+    if config.fields.get("quantization_config") not in (None, {}):
+        section = config.nested("quantization_config")
+        unnamed = section.fields.get("quant_method") is None and "quant_algo" in section.fields
+        name = "modelopt" if unnamed else _one_of(section, "quant_method", tuple(METHODS))
+        found.append(_read(section, name, model))
     if beside is not None:
-        _only(beside, "producer quant_method quantization")
-        _required(beside, "quantization")
-        found.append(_read_modelopt(beside.nested("quantization"), model))
+        _only(beside, "quantization")
+        found.append(_read(_nested(beside, "quantization"), "modelopt", model))
         if found[0] != found[-1]:
             differ = f"{_described(found[1])}, but in {config.path}: {_described(found[0])}"
-            raise beside.error("quantization", differ, allowed="the same in both files")
+            raise beside.error("quantization", differ)
     return found[0] if found else ((), None)
 
 
@@ -87,13 +95,22 @@ def _described(quantization: Quantization) -> str:
     return ", ".join([*stated, f"KV cache {kv.name}" if kv else "KV cache not quantised"])
 
 
+def _read(section: ConfigFile, method: str, model: Transformer) -> Quantization:
+    rules, parts, fields = METHODS[method]
+    _only(section, *fields.split(), *LISTS, *KV_CACHE)
+    if section.fields.get("lm_head") is not None and section.flag("lm_head", default=False):
+        parts += ("head",)
+    new = formats_by_part(model, rules(section), read_patterns(section, *LISTS), parts)
+    return new, _kv_format(section)
+
+
 # --- checked access to one object of a file -----------------------------------------------------
 
 
-def _required(section: ConfigFile, key: str) -> Any:
+def _nested(section: ConfigFile, key: str) -> ConfigFile:
     if section.fields.get(key) is None:
         raise section.error(key, "missing")
-    return section.fields[key]
+    return section.nested(key)
 
 
 def _one_of(section: ConfigFile, key: str, allowed: Sequence[Any], default: Any = None) -> Any:
@@ -104,344 +121,197 @@ def _one_of(section: ConfigFile, key: str, allowed: Sequence[Any], default: Any 
         return default
     if type(value) is not type(allowed[0]) or value not in allowed:
         what = "missing" if value is None else f"{short(value)} is not understood"
-        ends = isinstance(allowed, range) and len(allowed) > 1
-        listed = f"{allowed[0]} to {allowed[-1]}" if ends else ", ".join(map(str, allowed))
+        listed = "1 to 65535" if allowed is SIZES else ", ".join(map(str, allowed))
         raise section.error(key, what, listed)
     return value
 
 
-def _only(section: ConfigFile, *known: str) -> None:
-    """Refuse fields that are switched on and not known to the method."""
-    names = {name for text in known for name in text.split()}
-    for key, value in section.fields.items():
-        if key not in names and value not in (None, False, {}, []):
-            raise section.error(key[:60], "not understood here, and may change sizes")
-
-
-def _patterns(section: ConfigFile, *keys: str) -> tuple[Pattern, ...]:
-    """The module patterns of some lists."""
-    found: dict[str, str] = {}
-    for key in keys:
-        texts = section.fields.get(key) or []
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise section.error(key, f"{short(texts)} is not understood", "a list of module names")
-        found |= dict.fromkeys(texts, key)
-    patterns = tuple(parse_pattern(text, section, key) for text, key in found.items())
-    if sum(pattern.regex is not None for pattern in patterns) > MOST_PATTERNS:
-        raise section.error(keys[0], f"more than {MOST_PATTERNS} patterns besides plain names")
-    return patterns
-
-
-# --- formats ------------------------------------------------------------------------------------
-
-
-def _format(
-    kind: str, block: Sequence[int] = (), scale_bits: int = 0, *, eight_bit_math: bool = False
-) -> Format:
-    """A format by its kind (`int4`, `fp8`) and the numbers that share a scale: (g) or (r, c)."""
-    name = kind
-    if block:
-        name += f"-g{block[0]}" if len(block) == 1 else f"-block{block[0]}x{block[1]}"
-    name = _COMMON_NAMES.get(name, name)
-    if eight_bit_math != (kind == "fp8"):
-        name += "-a8" if eight_bit_math else "-a16"
-    name = name.removesuffix("-a16") if kind != "fp8" else name
-    size = math.prod(block)
-    return scaled(
-        name, int(kind[-1]), scale_bits=scale_bits, block=size, eight_bit_math=eight_bit_math
-    )
+def _group(section: ConfigFile, *whole: int | None) -> tuple[int, ...]:
+    """Numbers that share a scale; empty for the sizes in `whole`, which mean a whole column."""
+    size = section.fields.get("group_size")
+    return () if size in whole else (_one_of(section, "group_size", SIZES),)
 
 
 def _block(section: ConfigFile, key: str) -> tuple[int, ...]:
-    """Rows and columns that share a scale."""
-    value = section.fields[key]
-    if not (isinstance(value, list) and len(value) == 2) or not all(
-        type(size) is int and size in GROUP_SIZES for size in value
-    ):
-        raise section.error(key, f"{short(value)} is not a block", "two sizes, each 1 to 65535")
-    return tuple(value)
+    """Rows and columns that share a scale; empty where the file has none."""
+    sizes = section.listed(key, SIZES, "two sizes, each 1 to 65535")
+    if sizes is not None and len(sizes) != 2:
+        raise section.error(key, f"{short(sizes)} is not a block", "two sizes, each 1 to 65535")
+    return sizes or ()
 
 
-def _group_size(section: ConfigFile, default: int | None = None) -> int | None:
-    """Numbers that share a scale; `None`: a whole column, which files write as -1."""
-    value = section.fields.get("group_size")
-    if type(value) is int and value == -1:
-        return None
-    return _one_of(section, "group_size", GROUP_SIZES, default)
+def _only(section: ConfigFile, *known: str) -> None:
+    """Refuse fields that are switched on and neither known to the method nor without effect."""
+    for key, value in section.fields.items():
+        if key not in WITHOUT_EFFECT.union(known) and value not in (None, False, {}, []):
+            raise section.error(key[:60], "not understood here, and may change sizes")
 
 
 # --- methods ------------------------------------------------------------------------------------
 
 
-def _read(section: ConfigFile, model: ConfigFile) -> Quantization:
-    if section.fields.get("quant_method") is None and "quant_algo" in section.fields:
-        return _read_modelopt(section, model)  # old versions of ModelOpt leave the method out
-    return METHODS[_one_of(section, "quant_method", tuple(METHODS))](section, model)
+def _format(kind: str, block: Sequence[int], scale_bits: int, eight_bit_math: bool) -> Format:
+    """A format by its kind (`int4`, `fp8`) and the numbers that share a scale: (g) or (r, c)."""
+    name = kind + ("", "-g{}", "-block{}x{}")[len(block)].format(*block)
+    name = _COMMON_NAMES.get(name, name)
+    if eight_bit_math != (kind == "fp8"):
+        name += "-a8" if eight_bit_math else "-a16"
+    bits = int(kind[-1]) + Fraction(scale_bits if block else 0, math.prod(block))
+    return Format(name, bits, eight_bit_math)
 
 
-def _read_fp8(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(
-        section,
-        "quant_method weight_block_size modules_to_not_convert ignored_layers activation_scheme",
-        "fmt scale_fmt",  # without effect on sizes
-    )
+_COMMON_NAMES = {"fp8-block128x128": "fp8-block128", "fp4-g16": "nvfp4", "fp4-g32": "mxfp4"}
+
+
+def _fp8(section: ConfigFile) -> list[Rule]:
     _one_of(section, "activation_scheme", ("dynamic", "static"), "dynamic")
-    new = FORMATS["fp8"]
-    if section.fields.get("weight_block_size") is not None:
-        new = _format("fp8", _block(section, "weight_block_size"), 32, eight_bit_math=True)
-    excluded = _patterns(section, "modules_to_not_convert", "ignored_layers")
-    return formats_by_part(model, [Rule(new)], excluded, BLOCK_PARTS), None
+    return [(_format("fp8", _block(section, "weight_block_size"), 32, True), None)]
 
 
-def _read_mxfp4(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(section, "quant_method modules_to_not_convert")
-    excluded = _patterns(section, "modules_to_not_convert")
-    return formats_by_part(model, [Rule(FORMATS["mxfp4"])], excluded, ("experts",)), None
-
-
-def _read_gptq_or_awq(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(
-        section,
-        "quant_method bits group_size modules_to_not_convert lm_head",
-        # Without effect on sizes; zero points are stored also where they are all the same.
-        "sym zero_point desc_act static_groups true_sequential damp_percent damp_auto_increment",
-        "act_group_aware checkpoint_format format pack_dtype meta quantizer version backend mse",
-        "block_name_to_quantize module_name_preceding_first_block model_name_or_path dataset",
-        "model_file_base_name model_seqlen tokenizer batch_size pad_token_id do_fuse",
-        "max_input_length cache_block_outputs use_exllama use_cuda_fp16 disable_exllama",
-        "exllama_config fuse_max_seq_len modules_to_fuse is_marlin_format",
-    )
-    awq = _one_of(section, "quant_method", ("gptq", "awq")) == "awq"
+def _gptq_or_awq(section: ConfigFile) -> list[Rule]:
+    awq = section.fields["quant_method"] == "awq"
     bits = _one_of(section, "bits", (4, 8) if awq else (2, 3, 4, 8))
-    size = _group_size(section)
-    new = _format(f"int{bits}", (size,), 16 + bits) if size else _format(f"int{bits}")
-    head = section.fields.get("lm_head") is not None and section.flag("lm_head", default=False)
-    parts = (*BLOCK_PARTS, "head") if head else BLOCK_PARTS
-    excluded = _patterns(section, "modules_to_not_convert")
-    return formats_by_part(model, [Rule(new)], excluded, parts), None
+    return [(_format(f"int{bits}", _group(section, -1), 16 + bits, False), None)]
 
 
-def _read_bitsandbytes(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(
-        section,
-        "quant_method load_in_8bit load_in_4bit bnb_4bit_quant_type bnb_4bit_use_double_quant",
-        "llm_int8_skip_modules",
-        # Without effect on sizes; the underlined ones repeat the others.
-        "_load_in_4bit _load_in_8bit bnb_4bit_compute_dtype bnb_4bit_quant_storage",
-        "llm_int8_threshold llm_int8_enable_fp32_cpu_offload",
-    )
-    eight, four = (_one_of(section, f"load_in_{n}bit", (True, False), False) for n in (8, 4))
+def _bitsandbytes(section: ConfigFile) -> list[Rule]:
+    four, eight = (section.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
     if eight == four:
         raise section.error("load_in_4bit", "and load_in_8bit: one has to be true, and not both")
-    new = FORMATS["int8"]
-    if four:
-        kind = _one_of(section, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
-        new = scaled(kind, 4, scale_bits=32, block=64)
-        if _one_of(section, "bnb_4bit_use_double_quant", (True, False), False):
-            # 8 bits for 64 numbers, and 32 for 256 of those.
-            new = scaled(f"{kind}-double", 4, scale_bits=8 * 256 + 32, block=64 * 256)
-    excluded = _patterns(section, "llm_int8_skip_modules")
-    return formats_by_part(model, [Rule(new)], excluded, BLOCK_PARTS), None
-
-
-# --- compressed-tensors -------------------------------------------------------------------------
+    if eight:
+        return [(FORMATS["int8"], None)]
+    kind = _one_of(section, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+    if section.flag("bnb_4bit_use_double_quant", default=False):
+        # 8 bits for 64 numbers, and 32 for 256 of those.
+        return [(scaled(f"{kind}-double", 4, scale_bits=8 * 256 + 32, block=64 * 256), None)]
+    return [(scaled(kind, 4, scale_bits=32, block=64), None)]
 
 
 _STORED = (
     *("int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "mixed-precision"),
     *("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"),
 )
-_SCALE_BITS = {
-    "torch.uint8": 8,
-    "torch.float8_e4m3fn": 8,
-    "torch.float16": 16,
-    "torch.bfloat16": 16,
-    "torch.float32": 32,
-}
 
 
-def _read_compressed(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(
-        section,
-        "quant_method config_groups ignore kv_cache_scheme format sparsity_config",
-        "quantization_status global_compression_ratio run_compressed version",  # without effect
-    )
+def _compressed(section: ConfigFile) -> list[Rule]:
     if section.fields.get("sparsity_config") not in (None, {}):
         _one_of(section.nested("sparsity_config"), "format", ("dense",))
-    _one_of(section, "format", _STORED)
+    stored = _one_of(section, "format", _STORED)
     rules = []
     for group in _groups(section):
-        _only(group, "weights targets input_activations output_activations format")
-        if group.fields.get("format") is not None:
-            _one_of(group, "format", _STORED)
+        _only(group, "weights", "targets", "input_activations", "output_activations", "format")
+        _one_of(group, "format", _STORED, stored)
+        targets = read_patterns(group, "targets")
+        if not targets:
+            raise group.error("targets", "missing")
+        for pattern in targets:
+            if "embed" in pattern.text.lower():
+                raise pattern.error("is converted: a quantised embedding is not understood")
         if group.fields.get("weights") is not None:
-            rules.append(Rule(_weights(group), _targets(group)))
-    parts = formats_by_part(model, rules, _patterns(section, "ignore"), TARGETED_PARTS)
-    return parts, _kv_format(section)
+            every_linear = any(pattern.text == "Linear" for pattern in targets)
+            rules.append((_weights(group), None if every_linear else targets))
+    return rules
 
 
 def _groups(section: ConfigFile) -> list[ConfigFile]:
-    _required(section, "config_groups")
-    groups = section.nested("config_groups")
+    groups = _nested(section, "config_groups")
     return [groups.nested(name) for name in groups.fields]
 
 
-def _targets(group: ConfigFile) -> tuple[Pattern, ...] | None:
-    """The modules that are named; `None` for all linear ones."""
-    _required(group, "targets")
-    named = _patterns(group, "targets")
-    for pattern in named:
-        if "embed" in pattern.text.lower():
-            raise pattern.error("is converted: a quantised embedding is not understood")
-    return None if any(pattern.text == "Linear" for pattern in named) else named
+_BLOCK_DIMENSIONS = {"tensor": 0, "channel": 0, "group": 1, "tensor_group": 1, "block": 2}
+_SCALE_BITS = dict(uint8=8, float8_e4m3fn=8, float16=16, bfloat16=16, float32=32)
+_WEIGHTS = "num_bits type group_size strategy block_structure symmetric scale_dtype dynamic"
 
 
 def _weights(group: ConfigFile) -> Format:
-    """Format of the weights of a group.
+    """Format of the weights of a group of compressed-tensors.
 
     Scales are 16 bits wide, those of blocks 32, and those of 4-bit floats and of groups of 32
     floats (microscaling) 8, unless `scale_dtype` says otherwise.
     """
-    _required(group, "weights")
-    weights = group.nested("weights")
-    _only(
-        weights,
-        "num_bits type group_size strategy block_structure symmetric scale_dtype",
-        "dynamic actorder observer observer_kwargs zp_dtype",  # without effect on sizes
-    )
+    weights = _nested(group, "weights")
+    _only(weights, *_WEIGHTS.split())
     bits = _one_of(weights, "num_bits", (4, 8))
     kind = {"int": "int", "float": "fp"}[_one_of(weights, "type", ("int", "float"))]
-    size = _group_size(weights) if weights.fields.get("group_size") is not None else None
-    strategies = ("tensor", "channel", "group", "tensor_group", "block")
-    strategy = _one_of(weights, "strategy", strategies, "group" if size else "channel")
-    block, scale = (), 0
-    if strategy == "block":
-        _required(weights, "block_structure")
-        block, scale = _block(weights, "block_structure"), 32
-    elif strategy in ("group", "tensor_group"):
-        block = (_one_of(weights, "group_size", GROUP_SIZES),)
-        scale = 8 if kind == "fp" and (bits == 4 or block == (32,)) else 16
-    elif size:
-        raise weights.error("group_size", f"{size} contradicts strategy {strategy}")
-    if weights.fields.get("scale_dtype") is not None and block:
-        scale = _SCALE_BITS[_one_of(weights, "scale_dtype", tuple(_SCALE_BITS))]
-    if not _one_of(weights, "symmetric", (True, False), True) and block:
+    block = _block(weights, "block_structure") or _group(weights, -1, None)
+    likely = ("channel", "group", "block")[len(block)]
+    strategy = _one_of(weights, "strategy", tuple(_BLOCK_DIMENSIONS), likely)
+    if len(block) != _BLOCK_DIMENSIONS[strategy]:
+        shares = "x".join(map(str, block)) or "missing"
+        raise weights.error("strategy", f"{strategy}: group_size or block_structure is {shares}")
+    scale = 32 if len(block) == 2 else 16
+    if kind == "fp" and len(block) == 1 and (bits == 4 or block == (32,)):
+        scale = 8
+    if block and weights.fields.get("scale_dtype") is not None:
+        widths = {f"torch.{name}": width for name, width in _SCALE_BITS.items()}
+        scale = widths[_one_of(weights, "scale_dtype", tuple(widths))]
+    if not weights.flag("symmetric", default=True):
         scale += bits
-    eight = False
-    if group.fields.get("input_activations") is not None:
-        eight = _one_of(group.nested("input_activations"), "num_bits", (4, 8, 16)) == 8
-    return _format(f"{kind}{bits}", block, scale, eight_bit_math=eight)
+    eight = group.fields.get("input_activations") is not None
+    eight = eight and _one_of(group.nested("input_activations"), "num_bits", (4, 8, 16)) == 8
+    return _format(f"{kind}{bits}", block, scale, eight)
 
 
 def _kv_format(section: ConfigFile) -> Format | None:
     """Format of the KV cache: an algorithm by its name, or bits and type."""
     found = set()
-    for key in ("kv_cache_quant_algo", "kv_cache_scheme"):
+    for key in KV_CACHE:
         if isinstance(section.fields.get(key), dict):
             scheme = section.nested(key)
             _one_of(scheme, "num_bits", (8,))
-            kind = _one_of(scheme, "type", ("int", "float"))
-            found.add("int8" if kind == "int" else "fp8")
+            found.add({"int": "int8", "float": "fp8"}[_one_of(scheme, "type", ("int", "float"))])
         elif section.fields.get(key) is not None:
-            found.add(KV_FORMATS[_one_of(section, key, tuple(KV_FORMATS))])
+            found.add(_one_of(section, key, ("FP8", "INT8", "NVFP4")).lower())
     if len(found) > 1:
         raise section.error("kv_cache_scheme", "contradicts kv_cache_quant_algo")
     return FORMATS[found.pop()] if found else None
 
 
-# --- ModelOpt -----------------------------------------------------------------------------------
-
-
-class Algorithm(NamedTuple):
-    """A `quant_algo` of ModelOpt."""
-
-    kind: str
-    eight_bit_math: bool = False
-    block: tuple[int, ...] = ()
-    """Numbers that share a scale; one size is that of a group, where the file does not say."""
-    scale_bits: int = 0
-
-
-ALGORITHMS = {
-    "FP8": Algorithm("fp8", True),
-    "FP8_PER_CHANNEL_PER_TOKEN": Algorithm("fp8", True),
-    "FP8_PB_WO": Algorithm("fp8", False, (128, 128), 32),
-    "MXFP8": Algorithm("fp8", True, (32,), 8),
-    "NVFP4": Algorithm("nvfp4", False, (16,), 8),
-    "NVFP4_AWQ": Algorithm("nvfp4", False, (16,), 8),
-    "W4A16_NVFP4": Algorithm("nvfp4", False, (16,), 8),
-    "W4A8_MXFP4_FP8": Algorithm("fp4", True, (32,), 8),
-    "W4A16_AWQ": Algorithm("int4", False, (128,), 16),
-    "W4A8_AWQ": Algorithm("int4", True, (128,), 16),
-    "W8A16": Algorithm("int8"),
-    "W8A8_SQ_PER_CHANNEL": Algorithm("int8", True),
+ALGORITHMS: dict[str, tuple[str, tuple[int, ...], int, bool]] = {
+    "FP8": ("fp8", (), 0, True),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", (), 0, True),
+    "FP8_PB_WO": ("fp8", (128, 128), 32, False),
+    "MXFP8": ("fp8", (32,), 8, True),
+    "NVFP4": ("fp4", (16,), 8, False),
+    "NVFP4_AWQ": ("fp4", (16,), 8, False),
+    "W4A16_NVFP4": ("fp4", (16,), 8, False),
+    "W4A8_MXFP4_FP8": ("fp4", (32,), 8, True),
+    "W4A16_AWQ": ("int4", (128,), 16, False),
+    "W4A8_AWQ": ("int4", (128,), 16, True),
+    "W8A16": ("int8", (), 0, False),
+    "W8A8_SQ_PER_CHANNEL": ("int8", (), 0, True),
 }
-MIXED = "MIXED_PRECISION"
-"""Algorithms by module, in `quantized_layers`."""
+"""`quant_algo` of ModelOpt -> kind, numbers that share a scale (a group has this size where the
+file has none), bits of a scale, 8-bit activations."""
 
 
-def _read_modelopt(section: ConfigFile, model: ConfigFile) -> Quantization:
-    _only(
-        section,
-        "quant_method quant_algo group_size has_zero_point kv_cache_quant_algo kv_cache_scheme",
-        "exclude_modules ignore quantized_layers config_groups",
-        "producer pre_quant_scale",  # without effect on sizes
-    )
+def _modelopt(section: ConfigFile) -> list[Rule]:
     rules = []
-    if section.fields.get("quant_algo") == MIXED:
-        _required(section, "quantized_layers")
-        rules = _layer_rules(section.nested("quantized_layers"), _stated_group_size(section))
-    elif section.fields.get("quantized_layers") not in (None, {}):
-        raise section.error("quantized_layers", "contradicts quant_algo", f"with {MIXED}")
-    elif section.fields.get("quant_algo") is not None:
-        rules = [Rule(_algorithm(section, None, (*ALGORITHMS, MIXED)))]
+    if section.fields.get("quant_algo") is not None:
+        kind, block, scale, eight = ALGORITHMS[_one_of(section, "quant_algo", tuple(ALGORITHMS))]
+        if len(block) == 1:
+            block = (_one_of(section, "group_size", SIZES, block[0]),)
+        elif section.fields.get("group_size") is not None:
+            _one_of(section, "group_size", (0,))
+        rules.append((_format(kind, block, scale, eight), None))
     if section.fields.get("config_groups") not in (None, {}):
-        bits = {_weights(group).bits for group in _groups(section)}
-        if bits != {rule.format.bits for rule in rules}:
+        if {_weights(group).bits for group in _groups(section)} != {new.bits for new, _ in rules}:
             raise section.error("config_groups", "contradicts quant_algo")
-    excluded = _patterns(section, "exclude_modules", "ignore")
-    return formats_by_part(model, rules, excluded, TARGETED_PARTS), _kv_format(section)
+    return rules
 
 
-def _stated_group_size(section: ConfigFile) -> int | None:
-    stated = section.fields.get("group_size") is not None
-    return _one_of(section, "group_size", GROUP_SIZES) if stated else None
-
-
-def _algorithm(
-    section: ConfigFile, group_size: int | None, allowed: tuple[str, ...] = tuple(ALGORITHMS)
-) -> Format:
-    """Format of an algorithm; `group_size` is that of all layers where the section has none."""
-    kind, eight, block, scale = ALGORITHMS[_one_of(section, "quant_algo", allowed)]
-    if len(block) == 1:
-        block = (_one_of(section, "group_size", GROUP_SIZES, group_size or block[0]),)
-    elif section.fields.get("group_size") is not None:
-        _one_of(section, "group_size", (0,))
-    if section.fields.get("has_zero_point") is not None:
-        zeros = _one_of(section, "has_zero_point", (False, True) if kind == "int4" else (False,))
-        scale += 4 if zeros else 0
-    return _format(kind, block, scale, eight_bit_math=eight)
-
-
-def _layer_rules(layers: ConfigFile, group_size: int | None) -> list[Rule]:
-    """One rule for every format in `quantized_layers`."""
-    named: dict[Format, list[Pattern]] = {}
-    for name in layers.fields:
-        pattern = parse_pattern(name, layers, name[:60])
-        layer = layers.nested(name)
-        _only(layer, "quant_algo group_size has_zero_point pre_quant_scale")
-        named.setdefault(_algorithm(layer, group_size), []).append(pattern)
-    return [Rule(new, tuple(patterns)) for new, patterns in named.items()]
-
-
-METHODS: dict[str, Callable[[ConfigFile, ConfigFile], Quantization]] = {
-    "fp8": _read_fp8,
-    "mxfp4": _read_mxfp4,
-    "gptq": _read_gptq_or_awq,
-    "awq": _read_gptq_or_awq,
-    "bitsandbytes": _read_bitsandbytes,
-    "compressed-tensors": _read_compressed,
-    "modelopt": _read_modelopt,
-    "modelopt_fp4": _read_modelopt,
+METHODS: dict[str, tuple[Callable[[ConfigFile], list[Rule]], tuple[str, ...], str]] = {
+    "fp8": (_fp8, BLOCK_PARTS, "weight_block_size activation_scheme"),
+    "mxfp4": (lambda _: [(FORMATS["mxfp4"], None)], ("experts",), ""),
+    "gptq": (_gptq_or_awq, BLOCK_PARTS, "bits group_size lm_head format"),
+    "awq": (_gptq_or_awq, BLOCK_PARTS, "bits group_size lm_head format"),
+    "bitsandbytes": (
+        _bitsandbytes,
+        BLOCK_PARTS,
+        "load_in_8bit load_in_4bit bnb_4bit_quant_type bnb_4bit_use_double_quant",
+    ),
+    "compressed-tensors": (_compressed, TARGETED_PARTS, "config_groups format sparsity_config"),
+    "modelopt": (_modelopt, TARGETED_PARTS, "quant_algo group_size config_groups"),
+    "modelopt_fp4": (_modelopt, TARGETED_PARTS, "quant_algo group_size config_groups"),
 }
-"""`quant_method` -> what reads it."""
+"""`quant_method` -> what reads it, parts that it may convert, settings with an effect."""

@@ -5,16 +5,13 @@ from jax import Array
 
 from ..errors import UserError, unknown_name
 from ..numerics import scalar
-from .phases import SERVED
+from .phases import MOST_TOKENS, SERVED
 from .precision import Precision
 from .transformer import Transformer
 
 
 NO_LIMIT_MS = 1e12
 """A latency limit that never binds (32 years)."""
-
-MOST_TOKENS = 1e9
-"""Longest prompt or output that is taken for a length and not for a slip."""
 
 
 class Traffic(eqx.Module):

@@ -4,6 +4,7 @@ Symbols per device: m matrices that read the input (2 when gated, else 1), f fee
 h hidden, E experts of which a token goes to k.
 """
 
+import math
 from fractions import Fraction
 
 from ..collectives import all_gather, all_reduce, all_to_all
@@ -36,15 +37,17 @@ def dense(mlp: DenseMlp, h: int, p: Parallelism) -> list[Operator]:
 def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     """Mixture of experts.
 
-    - router: h E parameters on every rank, h (+ h of the shared MLP's gate); with expert
-      parallelism each rank sends its share of the tokens to the ranks of their experts (dispatch,
-      k h numbers per token, for each of the ranks that share an expert).
+    - router: h E parameters on every rank (and h of the shared MLP's gate). With expert parallelism
+      each rank has its share of the tokens and sends each of them, h numbers, to the distinct ranks
+      of its experts (dispatch).
     - expert_up, expert_down: h m f and f h parameters for each expert on the device. FLOPs follow
       the k experts of a token; read are the experts that any token goes to (`ExpertCounts`). With
-      expert parallelism the results go back to the token's rank, as many numbers.
+      expert parallelism each rank sends its sum for a token back (combine, as many numbers).
     - shared_up, shared_down: a dense MLP beside them. Split like one; with expert parallelism on
       every rank in full, for the rank's own tokens.
-    - combine: the weighted sum of k results; the ranks of a replica sum or gather theirs.
+    - combine: the weighted sum of the results; the ranks of a replica sum or gather theirs.
+
+    Without expert parallelism every replica holds all experts.
     """
     k, m = mlp.per_token, mlp.input_matrices
     f = mlp.width // p.expert_tp
@@ -52,7 +55,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     # tokens of one replica: its ranks are given 1/tp of them each, or all see all of them
     own = Fraction(1, p.tp) if spread else Fraction(1)
     visits = _whole(Fraction(k * p.expert_replicas, p.ep))
-    sent = own * k * h * p.expert_tp
+    sent = own * h * _distinct_ranks(mlp, p)
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
@@ -67,8 +70,8 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             held=h * mlp.count,
             read=h * mlp.count,
             vectors=mlp.router_bias * mlp.count + mlp.shared_gate * h,
-            flop_per_token=2 * h * (mlp.count + mlp.shared_gate),
-            moved_per_token=h + mlp.count,
+            flop_per_token=_whole(own * 2 * h * (mlp.count + mlp.shared_gate)),
+            moved_per_token=_whole(own * (h + mlp.count)),
             exchange=exchanged,
         ),
         Operator(
@@ -100,6 +103,18 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             exchange=whole_tokens,
         ),
     ]
+
+
+def _distinct_ranks(mlp: Experts, p: Parallelism) -> Fraction:
+    """Ranks that a token's experts are on, on average if experts are picked evenly:
+    (tp dp / ep) ep (1 - C(E - E/ep, k)/C(E, k)).
+
+    DeepEP's kernels for throughput send a token once to each of them; those for latency send it
+    once for each expert, which is more.
+    """
+    others = math.comb(mlp.count - mlp.count // p.ep, mlp.per_token)
+    missed = Fraction(others, math.comb(mlp.count, mlp.per_token))
+    return p.expert_tp * p.ep * (1 - missed)
 
 
 def _shared(mlp: Experts, h: int, p: Parallelism, own: Fraction) -> list[Operator]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
-from ..collectives import all_gather, all_reduce, point_to_point
+from ..collectives import all_gather, all_reduce, point_to_point, reduce_scatter
 from ..parallelism import Parallelism
-from ..transformer import Layer, Transformer
+from ..transformer import Experts, Layer, Transformer
 from .attention import attention_operators
 from .mlp import mlp_operators
 from .operator import Operator, merged
@@ -17,12 +17,15 @@ def layer_operators(
 ) -> list[Operator]:
     """Operators of one layer.
 
-    The results of attention are summed over the ranks (all-reduce of h per token), unless MLP and
-    attention run side by side: then one sum, after the MLP, serves both.
+    The results of attention are summed over the ranks: an all-reduce of h per token; before experts
+    that are spread over ranks a reduce-scatter, as each rank goes on with its share of the tokens.
+    If MLP and attention run side by side, one sum, after the MLP, serves both.
     """
     *before, output = attention_operators(layer.attention, model.hidden, p, decode=decode)
     if not layer.parallel:
-        output = replace(output, exchange=all_reduce(model.hidden, p.tp, p.collective))
+        spread = isinstance(layer.mlp, Experts) and p.ep > 1
+        summed = reduce_scatter if spread else all_reduce
+        output = replace(output, exchange=summed(model.hidden, p.tp, p.collective))
     return [*before, output, *mlp_operators(layer.mlp, model.hidden, p), _elementwise(layer, model)]
 
 
@@ -125,15 +128,12 @@ def _stage(
     yield _lm_head(model, p) if last else _hand_on(model)
 
 
-def slowest_stage(
+@cache
+def stage_kinds(
     model: Transformer, p: Parallelism, *, decode: bool
-) -> tuple[tuple[int, Operator], ...]:
-    """The stage that reads most parameters: the others wait for it."""
-    return max(
-        stages(model, p, decode=decode),
-        key=lambda stage: sum(n * (o.read * _experts(o) + o.vectors) for n, o in stage),
-    )
-
-
-def _experts(operator: Operator) -> int:
-    return operator.routing.held if operator.routing else 1
+) -> tuple[tuple[int, tuple[tuple[int, Operator], ...]], ...]:
+    """Stages that are alike, once, and how many of them there are."""
+    kinds: dict[tuple[tuple[int, Operator], ...], int] = {}
+    for stage in stages(model, p, decode=decode):
+        kinds[stage] = kinds.get(stage, 0) + 1
+    return tuple((count, stage) for stage, count in kinds.items())
