@@ -5,6 +5,7 @@
 Processor seconds, and their ratio within this run.
 """
 
+import itertools
 import os
 import time
 
@@ -32,7 +33,10 @@ def processor_s() -> float:
 def main() -> None:
     study = load_study()
     group = study_groups(study, study_workloads(study))[0]
-    branches = stack([branch for _, branch in group.branches[:LANES_PER_CHUNK]])
+    lanes = [
+        branch for _, branch in itertools.islice(itertools.cycle(group.branches), LANES_PER_CHUNK)
+    ]
+    branches = stack(lanes)
     lower, upper = (np.asarray(side) for side in group.branches[0][1].box)
     points = lower + (upper - lower) * np.random.default_rng(0).uniform(
         size=(LANES_PER_CHUNK, len(lower))

@@ -22,11 +22,11 @@ import numpy as np
 from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
 from litegpu_opt.machine.power import thermal_design_power_w
 from litegpu_opt.machine.silicon import blocks, field_area_mm2
-from litegpu_opt.numerics import compiled
 from litegpu_opt.optimizer.branches import hold, stack
 from litegpu_opt.optimizer.groups import search, solve, solved, study_groups, study_workloads
 from litegpu_opt.optimizer.hard import search_hard
 from litegpu_opt.optimizer.problem import VARIABLES, design_at, objective_and_limits
+from litegpu_opt.programs import compiled
 from litegpu_opt.study import load_study
 
 

@@ -60,7 +60,7 @@ def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
     if operators.stage.shape[0] == 1:
         alone = m * jnp.sum(operator_ms)
         return alone, alone
-    stage_ms = jnp.sum(operators.stage * operator_ms, axis=-1)
+    stage_ms = operators.stage @ operator_ms
     slowest, whole = jnp.max(stage_ms), jnp.sum(operators.stages * stage_ms)
     step = jnp.maximum(whole, m * slowest)
     again = pool.waits_for_itself

@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors, clean streams, and the promised JSON keys."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -338,9 +339,10 @@ def test_weights_of_deepseek_with_data_and_expert_parallelism_by_hand(call):
     assert up["memory_mb"] == pytest.approx(
         (touched * size * FP8_BLOCK + 64 * 2 * (7168 + 2048)) / 1e6
     )
-    # a device sends its 8 tokens to 8 experts each, one in eight of them its own
+    # a device sends each of its 8 tokens to the other 7 devices where any of its 8 experts is
     [router] = rows["router"]
-    assert router["wire_mb"] == pytest.approx(8 * 8 * 7168 * 2 * 7 / 8 / 1e6)
+    elsewhere = math.comb(256 - 32, 8) / math.comb(256, 8)
+    assert router["wire_mb"] == pytest.approx(8 * 7 * (1 - elsewhere) * 7168 * 2 / 1e6)
     assert rows["combine"][0]["wire_mb"] == 0.0
 
 
@@ -396,7 +398,7 @@ def test_evaluate_gemma(call):
 
 def test_ways_of_parallelism_are_echoed_with_their_origin(call):
     words = "--tp 2 --dp 2 --pp 2 --microbatches 3 --collective two-shot --json"
-    _, out, _ = call(*evaluation("llama-3.1-8b", *words.split()))
+    _, out, _ = call(*evaluation("llama-3.1-8b", *words.split(), batch="66"))
     content = strict_json(out)
     inputs = content["inputs"]
     for name, value in (("dp", 2), ("pp", 2), ("microbatches", 3), ("collective", "two-shot")):
@@ -441,6 +443,8 @@ def test_weights_as_in_the_checkpoint_or_as_given(call):
             "--tp 8 --kv-parallel 8 --latent expanded",
             "--kv-parallel: KV-parallel degree 8 needs latents that are not expanded",
         ),
+        ("llama-3.1-70b", "--tp 2 --dp 2 --microbatches 3", "--batch: 64 sequences cannot be"),
+        ("llama-3.1-70b", "--tp 8 --latent absorbed", "--latent: llama-3.1-70b has no latent"),
         ("llama-3.1-70b", "--tp 8 --dp 2", "--tp --dp --pp: 16 devices are more than one"),
         ("llama-3.1-70b", "--tp 8 --collective rign", 'Did you mean "ring"?'),
         ("deepseek-v3", "--tp 8 --latent absorbd", 'Did you mean "absorbed"?'),
@@ -532,7 +536,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
         (replaced("--tp", "many"), "--tp"),
         (replaced("--batch", "0"), "--batch"),
         (replaced("--prompt", "nan"), "--prompt"),
-        (replaced("--prompt", "inf"), "prompt_tokens"),
+        (replaced("--prompt", "inf"), "--prompt: 'inf' is not accepted"),
         ([*EVALUATE, "--tbt", "50"], "--tbt: '50' has no unit"),
         ([*EVALUATE, "--tbt", "5 GB"], "--tbt"),
         ([*EVALUATE, "--weights", "fp7"], "Did you mean"),

@@ -1151,7 +1151,7 @@ def test_decode_alone_needs_something_to_decode():
 
 
 ALLOWED = {
-    "weights": "bf16, checkpoint, fp16, fp32, fp8, fp8-block128, int8, mxfp4, nvfp4",
+    "weights": "bf16, checkpoint, fp16, fp8, fp8-block128, int8, mxfp4, nvfp4",
     "kv": "bf16, checkpoint, fp16, fp8, int8",
     "activations": "bf16, fp16",
     "wire": "bf16, fp16, fp32, fp8, int8",

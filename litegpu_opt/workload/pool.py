@@ -37,9 +37,9 @@ class Pool(eqx.Module):
     """Latency limit of one execution: TTFT or TBT."""
 
 
-def kv_gb_per_seq(workload: Workload, p: Parallelism, tokens: Array) -> Array:
-    """KV cache of a sequence of `tokens` on the fullest device, GB, on average over the replicas:
-    a layer with a window keeps no more tokens than it sees.
+def kv_gb_of_stages(workload: Workload, p: Parallelism, tokens: Array) -> Array:
+    """KV cache of a sequence of `tokens` on a device of each stage, GB, on average over the
+    replicas, `(stages,)`: a layer with a window keeps no more tokens than it sees.
     """
     of_stages = [
         jnp.sum(
@@ -48,7 +48,7 @@ def kv_gb_per_seq(workload: Workload, p: Parallelism, tokens: Array) -> Array:
         )
         for stage in cached_by_stage(workload.transformer, workload.precision, p)
     ]
-    return jnp.max(jnp.stack(of_stages)) / (p.dp * GIGA)
+    return jnp.stack(of_stages) / (p.dp * GIGA)
 
 
 def handed_over_gb(
@@ -58,14 +58,16 @@ def handed_over_gb(
     sends on average, and what the busiest device at either end moves.
 
     All devices of the replica that decodes a sequence get their part, copies included; the devices
-    of the replica that read the prompt share the sending. The sequences of a batch may all go to
-    one replica. Where prefill makes the only token, nothing is handed over.
+    of the group that read the prompt share the sending, each stage for its layers. The sequences of
+    a batch may all go to one replica. Where prefill makes the only token, nothing is handed over.
     """
     prompt = workload.traffic.prompt_tokens
     decoded = jnp.where(workload.traffic.output_tokens > 1.0, 1.0, 0.0)
-    received = decoded * decode.dp * kv_gb_per_seq(workload, decode, prompt)
-    sent = received * decode.tp * decode.pp / prefill.devices
-    return sent, jnp.maximum(sent, received)
+    received = decoded * decode.dp * kv_gb_of_stages(workload, decode, prompt)
+    held = kv_gb_of_stages(workload, prefill, prompt)
+    sent = decode.tp * jnp.sum(received) / prefill.devices
+    unevenness = prefill.pp * jnp.max(held) / jnp.sum(held)
+    return sent, jnp.maximum(unevenness * sent, jnp.max(received))
 
 
 def prefill_pool(
@@ -83,7 +85,7 @@ def prefill_pool(
     - `handed_over`: of `handed_over_gb`.
     """
     served = workload.serves_prefill
-    kv_gb = kv_gb_per_seq(workload, p, workload.traffic.prompt_tokens)
+    kv_gb = jnp.max(kv_gb_of_stages(workload, p, workload.traffic.prompt_tokens))
     weights = weight_bytes_per_device(workload.transformer, workload.precision, p)
     return Pool(
         operators=prefill_counts(workload, p),
@@ -111,7 +113,7 @@ def decode_pool(workload: Workload, p: Parallelism) -> Pool:
         microbatches=p.microbatches,
         waits_for_itself=1.0,
         weights_gb=weights / GIGA,
-        kv_gb_per_seq=kv_gb_per_seq(workload, p, prompt + output),
+        kv_gb_per_seq=jnp.max(kv_gb_of_stages(workload, p, prompt + output)),
         sent_gb_per_seq=0.0,
         handover_gb_per_seq=0.0,
         executions_per_token=(output - 1) / output if workload.serves_prefill else 1.0,

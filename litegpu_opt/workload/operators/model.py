@@ -19,11 +19,11 @@ def layer_operators(
 
     The results of attention are summed over the ranks: an all-reduce of h per token; before experts
     that are spread over ranks a reduce-scatter, as each rank goes on with its share of the tokens.
-    If MLP and attention run side by side, one sum, after the MLP, serves both.
+    If a dense MLP and attention run side by side, one sum, after the MLP, serves both.
     """
     *before, output = attention_operators(layer.attention, model.hidden, p, decode=decode)
-    if not layer.parallel:
-        spread = isinstance(layer.mlp, Experts) and p.ep > 1
+    spread = isinstance(layer.mlp, Experts) and p.ep > 1
+    if spread or not layer.parallel:
         summed = reduce_scatter if spread else all_reduce
         output = replace(output, exchange=summed(model.hidden, p.tp, p.collective))
     return [*before, output, *mlp_operators(layer.mlp, model.hidden, p), _elementwise(layer, model)]
