@@ -168,7 +168,7 @@ DEARER = (
     "process.pj_per_flop_fp8",
     "process.operand_pj_per_bit",
     "process.idle_w_per_mm2",
-    "process.clock_tree_w_per_mm2",
+    "process.pj_per_sm_clock",
     "prices.host_power_share",
     "prices.interest",
     "prices.opex_share",
@@ -397,7 +397,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
         flop = ops.tflop_bf16_per_seq + ops.tflop_attention_per_seq
         parts = [
             float(energy.idle_w) * time_s,
-            float(energy.clock_tree_w) * time_s,
+            float(energy.sm_clock_w) * time_s,
             float(energy.bf16_j_per_tflop) * total(batch * flop),
             float(energy.fp8_j_per_tflop) * total(batch * ops.tflop_fp8_per_seq),
             float(energy.memory_j_per_gb) * total(ops.weight_gb + batch * ops.traffic_gb_per_seq),
