@@ -61,7 +61,7 @@ class Process(eqx.Module):
 
 
 class Memory(eqx.Module):
-    """Stacked memory beside the die."""
+    """Memory beside the die or on the board; a stack is what one memory site drives."""
 
     stack_tb_s: Array = leaf()
     stack_min_gb: Array = leaf()
