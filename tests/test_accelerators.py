@@ -181,7 +181,7 @@ def test_extends(write):
         ),
         (
             'extends = "h100sxm"',
-            "mine.toml:extends: unknown accelerator 'h100sxm', did you mean h100-sxm?; allowed: a100",
+            "mine.toml:extends: unknown accelerator 'h100sxm', did you mean h100-sxm?; allowed: a",
         ),
         ('extends = "none.toml"', "none.toml: no such file"),
         ('extends = "mine.toml"', "circle"),

@@ -114,7 +114,7 @@ _HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
 
 
 def _reasons(content: Any) -> dict[str, str]:
-    """The table `not_compared`: key of the data sheet -> why; becomes attribute -> why."""
+    """A table of reasons, key of the data sheet -> why; becomes attribute -> why."""
     if not isinstance(content, dict):
         raise UserError(f"{shown(content)} is not a table", allowed=", ".join(_DATASHEET))
     for key, reason in content.items():
@@ -128,12 +128,14 @@ def _reasons(content: Any) -> dict[str, str]:
 class _AcceleratorFile(Table):
     extends: str | None = None
     title: str = ""
+    die: str = ""
     status: Literal["unverified"] | None = None
     largest_group: Annotated[int | None, checked(whole(1))] = None
     design: Annotated[dict[str, Record], _records(_DESIGN)] = {}
     technology: _TechnologyFile = _TechnologyFile()
     datasheet: Annotated[dict[str, Record], _records(_DATASHEET)] = {}
     not_compared: Annotated[dict[str, str], checked(_reasons)] = {}
+    circular: Annotated[dict[str, str], checked(_reasons)] = {}
     bill_of_materials: Annotated[dict[str, Record], _records(_BILL_OF_MATERIALS)] = {}
 
 
@@ -143,6 +145,8 @@ class Accelerator:
 
     name: str
     title: str
+    die: str
+    """What chips made of the same die share."""
     status: str
     """`unverified` if the figures of the file were not checked against a source, or nothing."""
     design_records: dict[str, Record]
@@ -156,6 +160,8 @@ class Accelerator:
     """Published figures: `die_area_mm2`, `bf16_dense_tflop_s`, `memory_tb_s`, `tdp_w`, ..."""
     not_compared: dict[str, str]
     """Published figure -> why it is no test of the model."""
+    circular: dict[str, str]
+    """Published figure -> how it is among the model's own inputs."""
     bill_of_materials: dict[str, Record]
     """Published estimate: `logic_usd`, `memory_usd`, ..., `total_usd`."""
 
@@ -250,6 +256,7 @@ def _merged(
     return Accelerator(
         name=name,
         title=content.title or name,
+        die=content.die or name,
         status=content.status or (parent.status if parent else ""),
         design_records=design,
         technology_names=entries,
@@ -258,6 +265,7 @@ def _merged(
         # Published figures describe one chip: a design derived from it does not inherit them.
         datasheet=content.datasheet,
         not_compared=content.not_compared,
+        circular=content.circular,
         bill_of_materials=content.bill_of_materials,
     )
 
