@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from litegpu_opt import cli
-from litegpu_opt.catalog import accelerator_names, load_accelerator
+from litegpu_opt.catalog import accelerator_names, load_accelerator, records
 from litegpu_opt.machine.fitting import SOFT, soft_least_squares
 from litegpu_opt.report.validation import QUANTITIES, validation_json, validation_sections
 
@@ -94,6 +94,9 @@ def test_at_most_eight_coefficients_and_the_catalogue_ships_their_fit(content):
     for entry in fitted:
         assert entry["shipped"] == pytest.approx(entry["refitted"], rel=0.03), entry["name"]
         assert entry["low"] <= entry["shipped"] <= entry["high"]
+        # the catalogue's range is that of the dies left out
+        shipped = records("process", "n4")[entry["name"].partition(".")[2]]
+        assert [shipped.low, shipped.high] == pytest.approx([entry["low"], entry["high"]], rel=0.01)
 
 
 def test_no_figure_is_made_of_nothing(content, figures):

@@ -1,9 +1,10 @@
 """The machine model against every chip of the catalogue: error by chip, and what was fitted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax import Array
 
 from ..catalog import Accelerator, Record, records
 from ..machine.cost import bill_of_materials
@@ -121,7 +122,7 @@ def _chip(chip: Accelerator, left_out: Mapping[str, Mapping[str, float]]) -> dic
     }
 
 
-def _figure_of(key: str, design: Design):
+def _figure_of(key: str, design: Design) -> Callable[[Technology], Array]:
     """The figure that a fit is about, as a function of the technology."""
     if key == AREA:
         return lambda technology: blocks(design, technology).total_mm2
