@@ -292,8 +292,8 @@ def _summary_table(summary: Mapping[str, Mapping[str, Any]]) -> Block:
                 _signed(entry["largest"]),
                 percent(entry["bar"]),
                 percent(entry["left_out_mean_abs_error"], 3),
-                f"{percent(entry['independent_mean_abs_error'], 2)} ({entry['independent_chips']})",
-                f"{percent(entry['mean_abs_error_of_all'], 2)} ({entry['chips_with_a_figure']})",
+                f"{percent(entry['independent_mean_abs_error'], 3)} ({entry['independent_chips']})",
+                f"{percent(entry['mean_abs_error_of_all'], 3)} ({entry['chips_with_a_figure']})",
             )
             for key, entry in summary.items()
         ),
