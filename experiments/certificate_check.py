@@ -69,7 +69,7 @@ def draw(key, branch, optimum):
     # SMs as far as the die has room beside the other blocks
     design = design_at(put(x, "sm_count", 1.0), branch)
     one = blocks(design, technology)
-    sm_mm2 = one.sm_mm2 + one.l2_mm2 + one.crossbar_mm2
+    sm_mm2 = one.sm_mm2 + one.sram_mm2
     room = 1.0 + (design.die_area_mm2 - one.total_mm2) / sm_mm2
     x = put(x, "sm_count", jnp.clip(get(x, "sm_count"), 1.0, jnp.maximum(room, 1.0)))
     x = put(x, "tdp_w", thermal_design_power_w(design_at(x, branch), technology))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from litegpu_opt.catalog import accelerator_names, load_accelerator
 from litegpu_opt.errors import UserError
+from litegpu_opt.machine.silicon import blocks
 
 
 @pytest.fixture
@@ -74,6 +75,49 @@ def test_h100_technology():
     assert h100.provenance()["memory.sites_per_stack"].source == "6 sites, 5 used"
 
 
+def test_unknown_die_areas_are_the_blocks_of_the_model():
+    assumed = {
+        name: chip
+        for name in accelerator_names()
+        if "own blocks" in (chip := load_accelerator(name)).design_records["die_area_mm2"].source
+    }
+    assert {"tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi-3", "paper-lite"} <= assumed.keys()
+    for name, chip in assumed.items():
+        area = chip.design_records["die_area_mm2"]
+        needed = float(blocks(chip.design(), chip.technology()).total_mm2)
+        assert needed <= area.value <= needed + 0.2, name
+        assert area.trust == "D" and "die_area_mm2" not in chip.datasheet
+
+
+def test_what_is_not_known_is_left_out_of_the_data_sheet():
+    sheets = {name: load_accelerator(name).datasheet for name in accelerator_names()}
+    for name in ("tpu-v5p", "tpu-v6e"):
+        assert not {"die_area_mm2", "tdp_w"} & sheets[name].keys()
+    assert "die_area_mm2" not in sheets["mi300x"]
+    assert "tdp_w" not in sheets["gb10"]
+    assert all(record.value > 0 for sheet in sheets.values() for record in sheet.values())
+
+
+PAPER = [name for name in accelerator_names() if name.startswith("paper-")]
+
+
+def test_the_paper_has_six_unverified_types():
+    assert len(PAPER) == 6
+    for name in PAPER:
+        chip = load_accelerator(name)
+        assert chip.status == "unverified" and chip.label.endswith("(unverified)")
+        assert chip.datasheet == {}, "not a product"
+        small = name != "paper-h100"
+        assert chip.design_values["sm_count"] == (33 if small else 132)
+        assert chip.largest_group == (32 if small else 8)
+    others = set(accelerator_names()) - set(PAPER)
+    assert not any(load_accelerator(name).status for name in others)
+
+
+def test_status_is_inherited(write):
+    assert load_accelerator(write('extends = "paper-lite"')).label == "mine (unverified)"
+
+
 def test_extends(write):
     path = write(
         'extends = "h100-sxm"\ndesign.die_area = "2.035 cm^2"\n'
@@ -122,6 +166,10 @@ def test_extends(write):
         ('extends = "h100-sxm"\ndesign.dies_per_package = 17', "a whole number, 1 to 16"),
         ('extends = "h100-sxm"\ndesign.sm_count = inf', "not finite"),
         ('extends = "h100-sxm"\ndesign = 3', "mine.toml:design: 3 is not a table"),
+        ('extends = "h100-sxm"\nstatus = "good"', "status"),
+        ('extends = "h100-sxm"\nnot_compared.tpd = "no"', "did you mean tdp?"),
+        ('extends = "h100-sxm"\nnot_compared.tdp = 3', "3 is not a reason; allowed: a text"),
+        ('extends = "h100-sxm"\nnot_compared = 3', "3 is not a table"),
         ('extends = "h100-sxm"\nlargest_group = 0', "allowed: a whole number, 1 or more"),
         (
             'extends = "h100-sxm"\ntechnology.memory = "hbm4"',
@@ -133,7 +181,7 @@ def test_extends(write):
         ),
         (
             'extends = "h100sxm"',
-            "mine.toml:extends: unknown accelerator 'h100sxm', did you mean h100-sxm?; allowed: h",
+            "mine.toml:extends: unknown accelerator 'h100sxm', did you mean h100-sxm?; allowed: a",
         ),
         ('extends = "none.toml"', "none.toml: no such file"),
         ('extends = "mine.toml"', "circle"),
@@ -191,6 +239,9 @@ paths = st.sampled_from(
         "technology.overrides.memory.usd_per_gb",
         "datasheet",
         "datasheet.tdp",
+        "not_compared",
+        "not_compared.tdp",
+        "status",
         "bill_of_materials",
     ]
 )

@@ -168,7 +168,7 @@ DEARER = (
     "process.pj_per_flop_fp8",
     "process.operand_pj_per_bit",
     "process.idle_w_per_mm2",
-    "process.clock_tree_w_per_mm2",
+    "process.pj_per_sm_clock",
     "prices.host_power_share",
     "prices.interest",
     "prices.opex_share",
@@ -397,7 +397,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
         flop = ops.tflop_bf16_per_seq + ops.tflop_attention_per_seq
         parts = [
             float(energy.idle_w) * time_s,
-            float(energy.clock_tree_w) * time_s,
+            float(energy.sm_clock_w) * time_s,
             float(energy.bf16_j_per_tflop) * total(batch * flop),
             float(energy.fp8_j_per_tflop) * total(batch * ops.tflop_fp8_per_seq),
             float(energy.memory_j_per_gb) * total(ops.weight_gb + batch * ops.traffic_gb_per_seq),
@@ -579,7 +579,9 @@ def test_the_rated_limits_say_what_the_tdp_is(x, dies):
     m = metrics_at(x, DEFAULT, dies=dies)
     uses = dict(zip(LIMIT_NAMES, np.asarray(m.uses), strict=True))
     rated = max(value for name, value in uses.items() if name.startswith("rated_"))
-    assert float(m.tdp_w) == rated == uses["thermal"] == uses["package_power"]
+    assert float(m.tdp_w) == uses["thermal"] == uses["package_power"]
+    # the compiler rounds the two places where it is computed on its own
+    assert float(m.tdp_w) == pytest.approx(rated, rel=1e-15, abs=0.0)
 
 
 # --- one device, and phases that are not there --------------------------------------------------

@@ -431,10 +431,9 @@ LEAVES = {
     "execution.memory_efficiency": STEP,
     "interconnect.floor_gb_s": STEP,
     "execution.overlap_exponent": STEP,
-    # kinks: 1.27 is within 0.06 % of the field's 33/26, and the two formats' rated powers
-    # (0.75 x 0.68 and 0.63 x 2 x 0.405) are within 0.06 % of each other
+    "process.pj_per_flop_fp8": STEP,
+    # a kink: 1.27 is within 0.06 % of the field's 33/26
     "process.field_long_mm": 3e-4,
-    "process.pj_per_flop_fp8": 3e-4,
 }
 
 
@@ -527,6 +526,8 @@ def decode_program(branch, x):
     seconds, joules = [], []
     bf16 = sms * float(process.flop_per_clock_bf16) * 1e-3  # TFLOP/s at 1 GHz
     fp8 = sms * float(process.flop_per_clock_fp8) * 1e-3
+    # a clock of an SM costs its issue part where FLOPs are made, the rest always
+    issue_pj = (1 - float(process.sm_waiting_share)) * float(process.pj_per_sm_clock)
     for i, repeats in enumerate(ops.repeats):
         work = (
             ops.tflop_bf16_per_seq[i] / (float(e.compute_efficiency_bf16) * bf16)
@@ -552,10 +553,11 @@ def decode_program(branch, x):
             ]
             near_and_far = 2 * float(link.pj_per_bit) + float(link.switch_pj_per_bit)
             joules.append(repeats * ops.wire_gb_per_seq[i] * 8e-3 * near_and_far * batch)
+        bf16_pj = float(process.pj_per_flop_bf16) + issue_pj / float(process.flop_per_clock_bf16)
+        fp8_pj = float(process.pj_per_flop_fp8) + issue_pj / float(process.flop_per_clock_fp8)
         flop = (
-            float(process.pj_per_flop_bf16)
-            * (ops.tflop_bf16_per_seq[i] + ops.tflop_attention_per_seq[i])
-            + float(process.pj_per_flop_fp8) * (ops.tflop_fp8_per_seq[i])
+            bf16_pj * (ops.tflop_bf16_per_seq[i] + ops.tflop_attention_per_seq[i])
+            + fp8_pj * ops.tflop_fp8_per_seq[i]
         )
         if flop > 0:
             joules.append(repeats * flop * batch * v2)
@@ -563,11 +565,10 @@ def decode_program(branch, x):
         joules.append(repeats * 8e-3 * float(process.operand_pj_per_bit) * moved * v2)
     time_s = sum(seconds[1:], start=seconds[0])
     idle_w = float(process.idle_w_per_mm2) * area
-    tree_w = (
-        float(process.clock_tree_w_per_mm2) * area / float(process.reference_clock_ghz) * clock * v2
-    )
+    waiting_pj = float(process.pj_per_sm_clock) - issue_pj
+    waiting_w = 1e-3 * waiting_pj * float(design.sm_count) * clock * v2
     host_w = float(tree.prices.host_power_share) * tdp
-    energy_j = sum(joules[1:], start=joules[0]) + (idle_w + host_w + tree_w) * time_s
+    energy_j = sum(joules[1:], start=joules[0]) + (idle_w + host_w + waiting_w) * time_s
     per_j = float(tree.prices.electricity_usd_per_kwh) * float(tree.cooling.pue) / 3.6e6
     per_s = float(yearly_cost(design, scalar(tdp), tree).usd_per_second)
     per_token = float(pools.devices[1]) * float(pools.executions_per_token[1])

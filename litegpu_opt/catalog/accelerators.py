@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -113,13 +113,29 @@ class _TechnologyFile(Table):
 _HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
 
 
+def _reasons(content: Any) -> dict[str, str]:
+    """A table of reasons, key of the data sheet -> why; becomes attribute -> why."""
+    if not isinstance(content, dict):
+        raise UserError(f"{shown(content)} is not a table", allowed=", ".join(_DATASHEET))
+    for key, reason in content.items():
+        if key not in _DATASHEET:
+            raise unknown_name("key", key, _DATASHEET, where=key)
+        if not isinstance(reason, str) or not reason:
+            raise UserError(f"{shown(reason)} is not a reason", where=key, allowed="a text")
+    return {_DATASHEET[key].field: reason for key, reason in content.items()}
+
+
 class _AcceleratorFile(Table):
     extends: str | None = None
     title: str = ""
+    die: str = ""
+    status: Literal["unverified"] | None = None
     largest_group: Annotated[int | None, checked(whole(1))] = None
     design: Annotated[dict[str, Record], _records(_DESIGN)] = {}
     technology: _TechnologyFile = _TechnologyFile()
     datasheet: Annotated[dict[str, Record], _records(_DATASHEET)] = {}
+    not_compared: Annotated[dict[str, str], checked(_reasons)] = {}
+    circular: Annotated[dict[str, str], checked(_reasons)] = {}
     bill_of_materials: Annotated[dict[str, Record], _records(_BILL_OF_MATERIALS)] = {}
 
 
@@ -129,6 +145,10 @@ class Accelerator:
 
     name: str
     title: str
+    die: str
+    """What chips made of the same die share."""
+    status: str
+    """`unverified` if the figures of the file were not checked against a source, or nothing."""
     design_records: dict[str, Record]
     """Field of `Design` -> record."""
     technology_names: dict[str, str]
@@ -138,8 +158,17 @@ class Accelerator:
     """Devices that one scale-up domain can join."""
     datasheet: dict[str, Record]
     """Published figures: `die_area_mm2`, `bf16_dense_tflop_s`, `memory_tb_s`, `tdp_w`, ..."""
+    not_compared: dict[str, str]
+    """Published figure -> why it is no test of the model."""
+    circular: dict[str, str]
+    """Published figure -> how it is among the model's own inputs."""
     bill_of_materials: dict[str, Record]
     """Published estimate: `logic_usd`, `memory_usd`, ..., `total_usd`."""
+
+    @property
+    def label(self) -> str:
+        """The title, with the status where there is one."""
+        return f"{self.title} ({self.status})" if self.status else self.title
 
     @property
     def design_values(self) -> dict[str, float]:
@@ -227,12 +256,16 @@ def _merged(
     return Accelerator(
         name=name,
         title=content.title or name,
+        die=content.die or name,
+        status=content.status or (parent.status if parent else ""),
         design_records=design,
         technology_names=entries,
         overrides=(parent.overrides if parent else {}) | own,
         largest_group=group,
         # Published figures describe one chip: a design derived from it does not inherit them.
         datasheet=content.datasheet,
+        not_compared=content.not_compared,
+        circular=content.circular,
         bill_of_materials=content.bill_of_materials,
     )
 

@@ -18,8 +18,9 @@ _RIM_ROOM = 1.1
 
 _CLOSED = {
     "process.sm_repairable": _SHARE,
-    "process.l2_repairable": _SHARE,
+    "process.sram_repairable": _SHARE,
     "process.memory_phy_repairable": _SHARE,
+    "process.sm_waiting_share": _SHARE,
     "process.voltage_slope": _SHARE,
     "prices.interest": _SHARE,
     "prices.nre_charged": _SHARE,
@@ -31,7 +32,7 @@ _ABOVE_ZERO_UP_TO = {
     "process.voltage_floor": 1.0,
     "package.bond_yield": 1.0,
     "prices.load_factor": 1.0,
-    "rating.compute_phase_bf16": 1.0,
+    "rating.rated_clock_share": 1.0,
     "rating.compute_phase_fp8": 1.0,
     "rating.memory_phase_memory": 1.0,
     "execution.compute_efficiency_bf16": 1.0,

@@ -53,6 +53,17 @@ catalog = App(
 for _name in ("models", "accelerators", "technologies"):
     catalog.command(f"{__name__}.catalog:{_name}", name=_name, help=f"List {_name}, or show one.")
 app.command(catalog)
+validate = App(
+    name="validate",
+    help="The model against what is known of real chips.",
+    help_formatter="plain",
+)
+validate.command(
+    f"{__name__}.validate:machine",
+    name="machine",
+    help="Area, peaks, bandwidth, TDP and bill of materials against every chip of the catalogue.",
+)
+app.command(validate)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -46,7 +46,7 @@ def accelerators(
 
     if name is None:
         chips = [load_accelerator(each) for each in accelerator_names()]
-        content = {"accelerators": [{"name": chip.name, "title": chip.title} for chip in chips]}
+        content = {"accelerators": [{"name": chip.name, "title": chip.label} for chip in chips]}
         _print(content, [_titles("Accelerators", content["accelerators"])], as_json)
         return 0
     chip = load_accelerator(name, "accelerator")

@@ -40,17 +40,22 @@ class EnergyCosts(eqx.Module):
     memory_j_per_gb: Array
     network_j_per_gb: Array
     idle_w: Array
-    clock_tree_w: Array
+    sm_clock_w: Array
+    """SMs that are clocked and wait."""
 
     @property
     def static_w(self) -> Array:
         """Power of a busy device before any work is counted, W."""
-        return self.idle_w + self.clock_tree_w
+        return self.idle_w + self.sm_clock_w
 
 
 def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> EnergyCosts:
     """Energy coefficients of a package: 1 pJ/FLOP is 1 J/TFLOP; logic scales with V^2, DRAM and
-    links do not; the clock tree draws power in proportion to f V^2.
+    links do not.
+
+    A clock of an SM costs `E_sm` at full issue and `w E_sm` while it waits for memory, so that a
+    FLOP carries `e + (1 - w) E_sm / c` and the waiting SMs draw `n f w E_sm V^2`. Both `e` and
+    `E_sm` are fitted to the TDPs of the catalogue, w to measured decode powers.
     """
     process, package = technology.process, technology.package
     v2 = relative_voltage(clock_ghz, technology) ** 2
@@ -60,44 +65,52 @@ def energy_costs(design: Design, clock_ghz: Array, technology: Technology) -> En
         + process.operand_pj_per_bit * v2
         + package.die_link_pj_per_bit * remote_share
     )
+    issue_pj = (1.0 - process.sm_waiting_share) * process.pj_per_sm_clock
     return EnergyCosts(
-        bf16_j_per_tflop=process.pj_per_flop_bf16 * v2,
-        fp8_j_per_tflop=process.pj_per_flop_fp8 * v2,
+        bf16_j_per_tflop=(process.pj_per_flop_bf16 + issue_pj / process.flop_per_clock_bf16) * v2,
+        fp8_j_per_tflop=(process.pj_per_flop_fp8 + issue_pj / process.flop_per_clock_fp8) * v2,
         memory_j_per_gb=JOULE_PER_GB_PJ_BIT * memory_pj_per_bit,
         network_j_per_gb=JOULE_PER_GB_PJ_BIT * technology.interconnect.pj_per_bit,
         idle_w=process.idle_w_per_mm2 * design.silicon_mm2,
-        clock_tree_w=process.clock_tree_w_per_mm2
-        * design.silicon_mm2
+        # 1e9 clocks per second at 1e-12 J
+        sm_clock_w=1e-3
+        * process.sm_waiting_share
+        * process.pj_per_sm_clock
+        * design.sm_count
         * clock_ghz
-        / process.reference_clock_ghz
         * v2,
     )
 
 
 def rated_power_w(design: Design, technology: Technology) -> tuple[Array, Array, Array]:
-    """Sustained power at the design's clock, W: in a compute-heavy phase in bf16, the same in fp8,
+    """Sustained power at the rated clock, W: in a compute-heavy phase in bf16, the same in fp8,
     and in a memory-heavy phase.
 
-    The thermal design power is the largest. Utilisations are those of `Rating`: everything at its
-    peak at once would be half as much again and never happens.
+    The thermal design power is the largest. The rated clock `f_r = share x clock` is the one held
+    with all tensor units busy; the design's clock is reached below that. In bf16
+
+        idle A + n f_r V(f_r)^2 (E_sm + e16 c16) + 8 u (e_mem + e_operand V^2) W + 8 e_net N
+
+    with a use u of the memory beside it. Utilisations are those of `Rating`.
     """
     rating = technology.rating
-    rates = peak_rates(design, design.clock_ghz, technology)
-    energy = energy_costs(design, design.clock_ghz, technology)
+    clock_ghz = rating.rated_clock_share * design.clock_ghz
+    rates = peak_rates(design, clock_ghz, technology)
+    energy = energy_costs(design, clock_ghz, technology)
     bf16_w = rates.bf16_tflop_s * energy.bf16_j_per_tflop
     fp8_w = rates.fp8_tflop_s * energy.fp8_j_per_tflop
     memory_w = 1e3 * rates.memory_tb_s * energy.memory_j_per_gb
     always_w = energy.static_w + rates.network_gb_s * energy.network_j_per_gb
     beside_w = always_w + rating.compute_phase_memory * memory_w
     return (
-        beside_w + rating.compute_phase_bf16 * bf16_w,
+        beside_w + bf16_w,
         beside_w + rating.compute_phase_fp8 * fp8_w,
         always_w + rating.memory_phase_compute * bf16_w + rating.memory_phase_memory * memory_w,
     )
 
 
 def thermal_design_power_w(design: Design, technology: Technology) -> Array:
-    """TDP: the largest rated power, W. An H100 SXM comes to 718 W from the catalogue."""
+    """TDP: the largest rated power, W. An H100 SXM comes to 709 W from the catalogue."""
     return jnp.max(jnp.stack(rated_power_w(design, technology)))
 
 

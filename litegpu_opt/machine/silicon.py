@@ -15,11 +15,13 @@ from .technology import Technology
 
 
 class Blocks(eqx.Module):
-    """Area of one die by block, mm2. Spare SMs, cache slices and memory sites are included."""
+    """Area of one die by block, mm2. Spare SMs, cache slices and memory sites are included.
+
+    The SMs carry their tensor units and their share of the crossbar.
+    """
 
     sm_mm2: Array
-    l2_mm2: Array
-    crossbar_mm2: Array
+    sram_mm2: Array
     memory_phy_mm2: Array
     network_phy_mm2: Array
     die_link_mm2: Array
@@ -30,8 +32,7 @@ class Blocks(eqx.Module):
         """Sum of the blocks; the die must be at least this large."""
         return (
             self.sm_mm2
-            + self.l2_mm2
-            + self.crossbar_mm2
+            + self.sram_mm2
             + self.memory_phy_mm2
             + self.network_phy_mm2
             + self.die_link_mm2
@@ -52,16 +53,19 @@ def die_link_edge_mm(design: Design, technology: Technology) -> Array:
 
 
 def blocks(design: Design, technology: Technology) -> Blocks:
-    """Area of one die by block, mm2: SMs (with spares), L2 and crossbar in proportion to them,
-    memory and network PHYs, die-to-die link, and a part that does not shrink.
+    """Area of one die by block, mm2: `n (sm + tensor c/1000 + sram MB)` for n SMs with their spares
+    and c dense bf16 FLOP per clock each, memory and network PHYs, die-to-die link, and a part that
+    does not shrink.
+
+    The three coefficients are fitted to the dies of the catalogue: `litegpu validate machine`.
     """
     process, memory, package = technology.process, technology.memory, technology.package
     dies = design.dies_per_package
     sm_built = process.sm_built_per_enabled * design.sm_count / dies
     return Blocks(
-        sm_mm2=sm_built * process.sm_mm2,
-        l2_mm2=sm_built * process.l2_mm2_per_sm,
-        crossbar_mm2=sm_built * process.crossbar_mm2_per_sm,
+        sm_mm2=sm_built
+        * (process.sm_mm2 + process.tensor_mm2_per_kflop_clk * process.flop_per_clock_bf16 / 1e3),
+        sram_mm2=sm_built * process.sram_mm2_per_mb * process.sram_mb_per_sm,
         memory_phy_mm2=memory.sites_per_stack
         * memory.phy_mm2_per_stack
         * design.memory_stacks
@@ -128,9 +132,8 @@ def harvested_yield(parts: Blocks, technology: Technology) -> Array:
     process = technology.process
     killed = (
         parts.sm_mm2 * (1.0 - process.sm_repairable)
-        + parts.l2_mm2 * (1.0 - process.l2_repairable)
+        + parts.sram_mm2 * (1.0 - process.sram_repairable)
         + parts.memory_phy_mm2 * (1.0 - process.memory_phy_repairable)
-        + parts.crossbar_mm2
         + parts.network_phy_mm2
         + parts.die_link_mm2
         + parts.fixed_mm2

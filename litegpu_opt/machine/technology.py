@@ -36,12 +36,13 @@ class Process(eqx.Module):
     fixed_edge_mm: Array = leaf()
     # blocks
     sm_mm2: Array = leaf()
-    l2_mm2_per_sm: Array = leaf()
-    crossbar_mm2_per_sm: Array = leaf()
+    tensor_mm2_per_kflop_clk: Array = leaf()
+    sram_mm2_per_mb: Array = leaf()
+    sram_mb_per_sm: Array = leaf()
     fixed_mm2: Array = leaf()
     sm_built_per_enabled: Array = leaf()
     sm_repairable: Array = leaf()
-    l2_repairable: Array = leaf()
+    sram_repairable: Array = leaf()
     memory_phy_repairable: Array = leaf()
     # rates
     flop_per_clock_bf16: Array = leaf()
@@ -52,14 +53,15 @@ class Process(eqx.Module):
     voltage_slope: Array = leaf()
     voltage_floor: Array = leaf()
     idle_w_per_mm2: Array = leaf()
-    clock_tree_w_per_mm2: Array = leaf()
+    pj_per_sm_clock: Array = leaf()
+    sm_waiting_share: Array = leaf()
     pj_per_flop_bf16: Array = leaf()
     pj_per_flop_fp8: Array = leaf()
     operand_pj_per_bit: Array = leaf()
 
 
 class Memory(eqx.Module):
-    """Stacked memory beside the die."""
+    """Memory beside the die or on the board; a stack is what one memory site drives."""
 
     stack_tb_s: Array = leaf()
     stack_min_gb: Array = leaf()
@@ -137,9 +139,10 @@ class Prices(eqx.Module):
 
 
 class Rating(eqx.Module):
-    """Utilisation at which the thermal design power is rated, in two kinds of phase."""
+    """Clock and utilisation at which the thermal design power is rated, in two kinds of phase."""
 
-    compute_phase_bf16: Array = leaf()
+    rated_clock_share: Array = leaf()
+    """Clock at which the TDP is drawn over the design's clock."""
     compute_phase_fp8: Array = leaf()
     compute_phase_memory: Array = leaf()
     memory_phase_compute: Array = leaf()

@@ -7,7 +7,7 @@ from ..machine.cost import bill_of_materials
 from ..machine.power import thermal_design_power_w
 from ..machine.rates import peak_rates
 from ..machine.silicon import blocks
-from .document import NOT_APPLICABLE, Section, Table, figure
+from .document import NOT_APPLICABLE, NOT_KNOWN, Section, Table, figure
 from .metrics_json import TOLERANCE
 
 
@@ -36,7 +36,8 @@ def chip_json(chip: Accelerator) -> dict[str, Any]:
     }
     return {
         "name": chip.name,
-        "title": chip.title,
+        "title": chip.label,
+        "status": chip.status or None,
         "largest_group": chip.largest_group,
         "technology": chip.technology_names,
         "design": {name: _stated(record) for name, record in chip.design_records.items()},
@@ -129,7 +130,7 @@ def _comparison(rows: list[dict[str, Any]]) -> Table:
             (
                 row["name"],
                 figure(row["model"]),
-                figure(row["published"]),
+                NOT_KNOWN if row["published"] is None else figure(row["published"]),
                 NOT_APPLICABLE if row["error"] is None else f"{100 * row['error']:+.1f} %",
                 row["trust"] or "",
                 row["source"] or "",

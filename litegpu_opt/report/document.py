@@ -8,6 +8,7 @@ from typing import Any
 
 
 NOT_APPLICABLE = "n/a"
+NOT_KNOWN = "not known"
 NOT_COUNTED = "not counted"
 NOT_SEARCHED = "not searched"
 

@@ -90,6 +90,7 @@ def evaluation_json(
     if breakdown:
         content["breakdown"] = _breakdown(metrics, workload, deployment, roof)
     return content | {
+        "unverified": accelerator.status == "unverified",
         "design": design,
         "deployment": _deployment(deployment),
         "version": __version__,
@@ -199,6 +200,11 @@ def _feasibility(content: Mapping[str, Any]) -> list[str]:
     machine = violations_text(content, "machine")
     service = violations_text(content, "service")
     return [
+        *(
+            ["Unverified: no source of the accelerator was checked."]
+            if content["unverified"]
+            else []
+        ),
         *([f"Cannot be built as described: {machine}."] if machine else []),
         *([f"Not feasible: {service}."] if service else []),
         *([] if content["feasible"] else ["The figures below are those it would have."]),

@@ -42,6 +42,7 @@ def findings(workload: Result) -> list[str]:
         *_at_box(optima),
         *_withheld(optima),
         *_not_buildable(optima),
+        *_unverified(workload["baselines"]),
         *_impossible(workload["baselines"]),
         *_above_tdp([*optima, *workload["baselines"]]),
     ]
@@ -134,6 +135,14 @@ def _not_buildable(optima: list[Result]) -> list[str]:
         f"{optimum['name']}: no buildable design among the neighbours searched."
         for optimum in optima
         if not optimum["buildable"]
+    ]
+
+
+def _unverified(baselines: list[Result]) -> list[str]:
+    return [
+        f"{baseline['name']} is unverified: no source of the accelerator was checked."
+        for baseline in baselines
+        if baseline["unverified"]
     ]
 
 

@@ -199,6 +199,7 @@ def _baseline(baseline: Baseline, workload: Workload, study: Study) -> dict[str,
     prices = chip.technology(study.technology.overrides, **money).prices
     return {
         "name": baseline.name,
+        "unverified": chip.status == "unverified",
         **_run(
             baseline.run,
             workload,
