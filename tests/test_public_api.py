@@ -56,7 +56,7 @@ def test_importing_the_package_does_not_import_jax():
 
 def test_the_python_lines_of_the_readme_run():
     [block] = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert len(block.strip().splitlines()) == 6
+    assert len(block.strip().splitlines()) == 5
     printed = run(block)
     dollars = float(printed.split()[0])
     assert 0.01 < dollars < 10
