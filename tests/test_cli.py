@@ -14,9 +14,12 @@ import panel_fixture
 import pytest
 
 from litegpu_opt.cli import main
+from litegpu_opt.cli.evaluate import CacheFormat, Collective, WeightFormat
 from litegpu_opt.cli.optimize import _check_folder
 from litegpu_opt.report.findings import infeasible_texts, shortfall_text
 from litegpu_opt.units import parse_quantity
+from litegpu_opt.workload.collectives import ALGORITHMS
+from litegpu_opt.workload.precision import allowed_formats
 
 
 _WORDS = "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --batch 1 --prompt 1500"
@@ -972,3 +975,9 @@ def test_a_chip_of_the_user_must_be_buildable_as_a_baseline(finished):
     published, own = finished.content["panel"][0]["baselines"]
     assert published["feasible"] and not own["feasible"]
     assert "block_area" in {row["name"] for row in own["violations"]}
+
+
+def test_choices_of_the_command_line_are_those_of_the_model():
+    assert WeightFormat.__args__ == allowed_formats("weights")
+    assert CacheFormat.__args__ == allowed_formats("kv")
+    assert Collective.__args__ == ALGORITHMS

@@ -114,10 +114,10 @@ def _print(content: Mapping[str, Any], sections: list[Any], as_json: bool) -> No
 def _model_source(name: str) -> str:
     """What the list of sources says of a built-in model; the path of another."""
     from ..files import embedded
-    from ..workload.huggingface import builtin_models, model_aliases
+    from ..workload.huggingface import builtin_name
 
-    builtin = model_aliases().get(name.lower(), name.lower())
-    if builtin not in builtin_models():
+    builtin = builtin_name(name)
+    if builtin is None:
         return name
     for line in embedded("models", "SOURCES.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

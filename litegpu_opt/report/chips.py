@@ -7,23 +7,15 @@ from ..machine.cost import bill_of_materials
 from ..machine.power import thermal_design_power_w
 from ..machine.rates import peak_rates
 from ..machine.silicon import blocks
-from .document import NOT_APPLICABLE, NOT_KNOWN, Section, Table, figure
+from .document import NOT_KNOWN, Section, Table, figure, signed_percent
 from .metrics_json import TOLERANCE
 
 
 def chip_json(chip: Accelerator) -> dict[str, Any]:
     """Design, and every published figure against the model."""
     design, technology = chip.design(), chip.technology()
-    rates = peak_rates(design, design.clock_ghz, technology)
     parts = blocks(design, technology)
     bill = bill_of_materials(design, technology)
-    modelled = {
-        "die_area_mm2": parts.total_mm2,
-        "bf16_dense_tflop_s": rates.bf16_tflop_s,
-        "fp8_dense_tflop_s": rates.fp8_tflop_s,
-        "memory_tb_s": rates.memory_tb_s,
-        "tdp_w": thermal_design_power_w(design, technology),
-    }
     costs = {
         "logic_usd": bill.dies_usd,
         "memory_usd": bill.memory_usd,
@@ -42,9 +34,22 @@ def chip_json(chip: Accelerator) -> dict[str, Any]:
         "technology": chip.technology_names,
         "design": {name: _stated(record) for name, record in chip.design_records.items()},
         "overrides": {name: _stated(record) for name, record in chip.overrides.items()},
-        "datasheet": _compared(modelled, chip.datasheet),
+        "datasheet": _compared(modelled_figures(chip), chip.datasheet),
         "blocks_mm2": {name: float(value) for name, value in vars(parts).items()},
         "bill_of_materials": _compared(costs, chip.bill_of_materials),
+    }
+
+
+def modelled_figures(chip: Accelerator) -> dict[str, Any]:
+    """Figures of the model under the names of those of a data sheet."""
+    design, technology = chip.design(), chip.technology()
+    rates = peak_rates(design, design.clock_ghz, technology)
+    return {
+        "die_area_mm2": blocks(design, technology).total_mm2,
+        "bf16_dense_tflop_s": rates.bf16_tflop_s,
+        "fp8_dense_tflop_s": rates.fp8_tflop_s,
+        "memory_tb_s": rates.memory_tb_s,
+        "tdp_w": thermal_design_power_w(design, technology),
     }
 
 
@@ -131,7 +136,7 @@ def _comparison(rows: list[dict[str, Any]]) -> Table:
                 row["name"],
                 figure(row["model"]),
                 NOT_KNOWN if row["published"] is None else figure(row["published"]),
-                NOT_APPLICABLE if row["error"] is None else f"{100 * row['error']:+.1f} %",
+                signed_percent(row["error"]),
                 row["trust"] or "",
                 row["source"] or "",
             )

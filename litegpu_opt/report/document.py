@@ -50,6 +50,11 @@ def percent(share: float | None, digits: int = 3) -> str:
     return NOT_APPLICABLE if share is None else f"{figure(100.0 * share, digits)} %"
 
 
+def signed_percent(error: float | None) -> str:
+    """A relative error as a percentage with its sign."""
+    return NOT_APPLICABLE if error is None else f"{100 * error:+.1f} %"
+
+
 def pair(first: float | None, second: float | None) -> str:
     """Prefill / decode."""
     return f"{figure(first)} / {figure(second)}"

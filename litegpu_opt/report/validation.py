@@ -10,11 +10,20 @@ from ..catalog import Accelerator, Record, records
 from ..machine.cost import bill_of_materials
 from ..machine.design import Design
 from ..machine.fitting import AREA_LEAVES, POWER_LEAVES, Fit, fit, parts
-from ..machine.power import energy_costs, rated_power_w, thermal_design_power_w
+from ..machine.power import energy_costs, rated_power_w
 from ..machine.rates import peak_rates
 from ..machine.silicon import blocks
 from ..machine.technology import Technology
-from .document import NOT_APPLICABLE, NOT_KNOWN, Block, Section, Table, figure, percent
+from .chips import modelled_figures
+from .document import (
+    NOT_KNOWN,
+    Block,
+    Section,
+    Table,
+    figure,
+    percent,
+    signed_percent,
+)
 
 
 AREA, PEAK, BANDWIDTH = "die_area_mm2", "bf16_dense_tflop_s", "memory_tb_s"
@@ -83,15 +92,9 @@ def validation_json(chips: Sequence[Accelerator]) -> dict[str, Any]:
 
 
 def _modelled(chip: Accelerator) -> dict[str, float]:
-    design, technology = chip.design(), chip.technology()
-    rates = peak_rates(design, design.clock_ghz, technology)
-    return {
-        AREA: float(blocks(design, technology).total_mm2),
-        PEAK: float(rates.bf16_tflop_s),
-        BANDWIDTH: float(rates.memory_tb_s),
-        TDP: float(thermal_design_power_w(design, technology)),
-        BILL: float(bill_of_materials(design, technology).total_usd),
-    }
+    bill = bill_of_materials(chip.design(), chip.technology())
+    figures = modelled_figures(chip) | {BILL: bill.total_usd}
+    return {key: float(figures[key]) for key in QUANTITIES}
 
 
 def _published(chip: Accelerator) -> dict[str, Record]:
@@ -289,7 +292,7 @@ def _summary_table(summary: Mapping[str, Mapping[str, Any]]) -> Block:
                 QUANTITIES[key],
                 str(entry["chips"]),
                 percent(entry["mean_abs_error"], 3),
-                _signed(entry["largest"]),
+                signed_percent(entry["largest"]),
                 percent(entry["bar"]),
                 percent(entry["left_out_mean_abs_error"], 3),
                 f"{percent(entry['independent_mean_abs_error'], 3)} ({entry['independent_chips']})",
@@ -298,10 +301,6 @@ def _summary_table(summary: Mapping[str, Mapping[str, Any]]) -> Block:
             for key, entry in summary.items()
         ),
     )
-
-
-def _signed(error: float | None) -> str:
-    return NOT_APPLICABLE if error is None else f"{100 * error:+.1f} %"
 
 
 def _chips_table(rows: Sequence[Mapping[str, Any]], key: str) -> Block:
@@ -320,8 +319,8 @@ def _chips_table(rows: Sequence[Mapping[str, Any]], key: str) -> Block:
                 row["name"],
                 figure(entry["model"]),
                 figure(entry["published"]),
-                _signed(entry["error"]),
-                _signed(entry["left_out_error"]),
+                signed_percent(entry["error"]),
+                signed_percent(entry["left_out_error"]),
                 entry["trust"],
                 "; ".join(f"{kind}{text}" for kind, text in remarks if text),
             )

@@ -51,9 +51,14 @@ _CHANGES_COUNTS = re.compile(
 )
 
 
+def spellings(key: str) -> tuple[str, ...]:
+    """A field under all its spellings, the one that the code uses first."""
+    return key, *SPELLINGS.get(key, ())
+
+
 def every_spelling(fields: Iterable[str]) -> frozenset[str]:
     """Fields under all their spellings."""
-    return frozenset(name for key in fields for name in (key, *SPELLINGS.get(key, ())))
+    return frozenset(name for key in fields for name in spellings(key))
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,11 @@ class ConfigFile:
 
     def states(self, key: str) -> bool:
         """Whether the file has the key under any spelling; it may be null."""
-        return any(name in self.fields for name in every_spelling((key,)))
+        return any(name in self.fields for name in spellings(key))
 
-    def optional_count(self, *keys: str, least: int = 1, most: int = LARGEST_COUNT) -> int | None:
-        """A whole number under any spelling of some keys, or `None` where it is absent or null."""
-        names = [name for key in keys for name in (key, *SPELLINGS.get(key, ()))]
+    def optional_count(self, key: str, *, least: int = 1, most: int = LARGEST_COUNT) -> int | None:
+        """A whole number under any spelling of a key, or `None` where it is absent or null."""
+        names = spellings(key)
         values = {name: self.fields[name] for name in names if self.fields.get(name) is not None}
         for name, value in values.items():
             if type(value) is not int or not least <= value <= most:
@@ -104,19 +109,18 @@ class ConfigFile:
         return next(iter(values.values()), None)
 
     def count(
-        self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_COUNT
+        self, key: str, *, default: int | None = None, least: int = 1, most: int = LARGEST_COUNT
     ) -> int:
-        """A whole number under any spelling of some keys, or `default`, which is recorded."""
-        value = self.optional_count(*keys, least=least, most=most)
+        """A whole number under any spelling of a key, or `default`, which is recorded."""
+        value = self.optional_count(key, least=least, most=most)
         if value is not None:
             return value
         if default is None:
-            others = (*keys[1:], *SPELLINGS.get(keys[0], ()))
+            others = spellings(key)[1:]
             also = f" (also spelt {', '.join(others)})" if others else ""
-            raise self.error(
-                keys[0], f"missing{also}", allowed=f"a whole number from {least} to {most}"
-            )
-        self.assume(f"{keys[0]} = {default}")
+            allowed = f"a whole number from {least} to {most}"
+            raise self.error(key, f"missing{also}", allowed)
+        self.assume(f"{key} = {default}")
         return default
 
     def flag(self, key: str, *, default: bool) -> bool:

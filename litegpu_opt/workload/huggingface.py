@@ -34,6 +34,12 @@ def model_aliases() -> dict[str, str]:
     return tomllib.loads((_catalog() / "aliases.toml").read_text(encoding="utf-8"))
 
 
+def builtin_name(name: str) -> str | None:
+    """The built-in model that a name or an alias in any case means, or `None`."""
+    known = model_aliases().get(name.lower(), name.lower())
+    return known if known in builtin_models() else None
+
+
 def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
     """The transformer that a name or a file describes.
 
@@ -48,8 +54,8 @@ def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
     **Raises:** `UserError` with file and key.
     """
     name = str(name_or_path)
-    builtin = model_aliases().get(name.lower(), name.lower())
-    if builtin in builtin_models():
+    builtin = builtin_name(name)
+    if builtin is not None:
         text = (_catalog() / f"{builtin}.json").read_text(encoding="utf-8")
         return _read(_parsed(text, path=f"{builtin}.json", name=builtin), beside=None)
     expanded = os.path.expanduser(name)

@@ -112,10 +112,7 @@ def kv_bytes_per_token(
     transformer: Transformer, precision: Precision, parallelism: Parallelism
 ) -> Fraction:
     """KV cache of one token on the fullest device, in bytes; exact, while no window is full."""
-    return max(
-        sum((row.bytes_per_token for row in stage), Fraction(0))
-        for stage in cached_by_stage(transformer, precision, parallelism)
-    )
+    return kv_bytes_per_sequence(transformer, precision, parallelism, tokens=1)
 
 
 def kv_bytes_per_sequence(

@@ -35,7 +35,7 @@ class Parallelism:
     absorb_latent: bool | None = None
 
     def __post_init__(self):
-        for name in ("tp", "dp", "pp", "ep", "kv_parallel", "microbatches"):
+        for name in NAMES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 what = f"{NAMES[name]} {value!r} is not a positive whole number"
@@ -104,7 +104,7 @@ def check_parallelism(transformer: Transformer, p: Parallelism, where: str = "")
             raise refuse("tp", f"does not divide the feed-forward width {width}", _listed(degrees))
     if p.pp > len(transformer.layers):
         raise refuse("pp", f"is more than the {len(transformer.layers)} layers")
-    if p.absorb_latent is not None and not has_latents(transformer):
+    if p.absorb_latent is not None and not transformer.has_latents:
         place = "--latent" if where.startswith("--") else where.format("absorb_latent")
         raise UserError(f"{transformer.name} has no latent attention", where=place)
     _check_experts(transformer, p, refuse)
@@ -144,7 +144,7 @@ def _check_experts(transformer: Transformer, p: Parallelism, refuse) -> None:
 
 
 def _check_kv(transformer: Transformer, p: Parallelism, refuse) -> None:
-    if has_latents(transformer) and p.kv_parallel > 1 and p.absorb_latent is False:
+    if transformer.has_latents and p.kv_parallel > 1 and p.absorb_latent is False:
         raise refuse("kv_parallel", "needs latents that are not expanded in the layers", "1")
     for layer in set(transformer.layers):
         copies = cache_copies(layer.attention, p.tp)
@@ -152,11 +152,6 @@ def _check_kv(transformer: Transformer, p: Parallelism, refuse) -> None:
             fault = f"does not divide the {copies} ranks that hold the same cache in the layers"
             valid = _listed(n for n in range(1, copies + 1) if copies % n == 0)
             raise refuse("kv_parallel", fault, valid)
-
-
-def has_latents(transformer: Transformer) -> bool:
-    """Whether any layer has latent attention."""
-    return any(isinstance(layer.attention, LatentAttention) for layer in transformer.layers)
 
 
 def cache_copies(attention: GroupedAttention | LatentAttention, tp: int) -> int:

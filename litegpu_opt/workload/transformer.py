@@ -49,13 +49,10 @@ class LatentAttention:
         return None
 
 
-@dataclass(frozen=True)
-class DenseMlp:
-    """Gated: three matrices (gate, up, down). Plain: two (up, down)."""
+class _Gateable:
+    """A feed-forward network that may have a gate."""
 
-    width: int
     gated: bool
-    bias: bool = False
 
     @property
     def input_matrices(self) -> int:
@@ -64,7 +61,16 @@ class DenseMlp:
 
 
 @dataclass(frozen=True)
-class Experts:
+class DenseMlp(_Gateable):
+    """Gated: three matrices (gate, up, down). Plain: two (up, down)."""
+
+    width: int
+    gated: bool
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Experts(_Gateable):
     """Mixture of experts: a router picks `per_token` of `count` MLPs for every token."""
 
     count: int
@@ -79,11 +85,6 @@ class Experts:
     """Width of the dense MLP beside them, through which every token goes; 0: none."""
     shared_gate: bool = False
     """A vector of h that weighs the shared MLP's result."""
-
-    @property
-    def input_matrices(self) -> int:
-        """m: matrices that read the input, 2 (gate and up) when gated, else 1."""
-        return 2 if self.gated else 1
 
 
 Attention = GroupedAttention | LatentAttention
@@ -142,3 +143,8 @@ class Transformer:
     def has_experts(self) -> bool:
         """Whether any layer is a mixture of experts."""
         return any(isinstance(layer.mlp, Experts) for layer in self.layers)
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether any layer has latent attention."""
+        return any(isinstance(layer.attention, LatentAttention) for layer in self.layers)

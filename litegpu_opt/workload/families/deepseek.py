@@ -8,9 +8,9 @@ from .family import (
     SHAPE,
     Family,
     gated_experts,
-    gated_mlp,
     layer_count,
     rms_model,
+    some_sparse,
     words,
 )
 
@@ -53,10 +53,9 @@ def _model(config: ConfigFile, *, router_bias: bool) -> Transformer:
         * config.count("moe_intermediate_size"),
     )
     sparse = [layer >= first and layer % step == 0 for layer in range(layers)]
-    other = experts if all(sparse) else gated_mlp(config)
     return rms_model(
         config,
-        [Layer(attention, experts if is_sparse else other) for is_sparse in sparse],
+        [Layer(attention, mlp) for mlp in some_sparse(config, experts, sparse)],
         predictions=config.count("num_nextn_predict_layers", default=0, least=0, most=layers),
     )
 

@@ -103,6 +103,12 @@ def multi_head_attention(config: ConfigFile, *, bias: bool) -> GroupedAttention:
     return GroupedAttention(heads, heads, e, input_bias=bias, output_bias=bias)
 
 
+def stated_biases(config: ConfigFile, *, default: bool = False) -> dict[str, bool]:
+    """Biases of all four projections, as `attention_bias` says."""
+    bias = config.flag("attention_bias", default=default)
+    return dict(input_bias=bias, output_bias=bias)
+
+
 def gated_mlp(config: ConfigFile, *, bias: bool = False) -> DenseMlp:
     """Gated MLP of f = `intermediate_size`."""
     config.assume("gated MLP of three matrices")
@@ -115,6 +121,12 @@ def gated_experts(config: ConfigFile, *, width: str, **facts: Any) -> Experts:
     count = config.count("num_local_experts")
     per_token = config.count("num_experts_per_tok", most=count)
     return Experts(count, per_token, config.count(width), **facts)
+
+
+def some_sparse(config: ConfigFile, experts: Experts, sparse: Sequence[bool]) -> list[Mlp]:
+    """Experts in some layers, a gated MLP of `intermediate_size` in the others, if any."""
+    other = experts if all(sparse) else gated_mlp(config)
+    return [experts if is_sparse else other for is_sparse in sparse]
 
 
 def layer_windows(config: ConfigFile, slides: Callable[[int], bool]) -> list[int | None]:

@@ -15,6 +15,7 @@ from .family import (
     gated_mlp,
     grouped_attention,
     rms_model,
+    stated_biases,
     windowed_layers,
     windows_but_every,
     words,
@@ -54,15 +55,14 @@ def _model(
     vocab: int | None = None,
     head_norms: bool = False,
 ) -> Transformer:
-    bias = config.flag("attention_bias", default=False)
+    biases = stated_biases(config)
     attention = grouped_attention(
         config,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=HEAD_DIM,
-        input_bias=bias,
-        output_bias=bias,
         head_norms=head_norms,
+        **biases,
     )
     layers = windowed_layers(attention, gated_mlp(config), windows, norms=4)
     return rms_model(config, layers, tied=True, vocab=vocab)

@@ -12,6 +12,7 @@ from .family import (
     gated_experts,
     grouped_attention,
     rms_model,
+    stated_biases,
     windowed_layers,
     windows_but_every,
     words,
@@ -22,12 +23,10 @@ HEAD_DIM = 64
 
 
 def _read(config: ConfigFile) -> Transformer:
-    bias = config.flag("attention_bias", default=True)
+    biases = stated_biases(config, default=True)
     config.assume("biases in the router and in every expert")
     config.assume("one sink per query head")
-    attention = grouped_attention(
-        config, head_dim=HEAD_DIM, input_bias=bias, output_bias=bias, sinks=True
-    )
+    attention = grouped_attention(config, head_dim=HEAD_DIM, sinks=True, **biases)
     experts = gated_experts(config, width="intermediate_size", bias=True, router_bias=True)
     windows = windows_but_every(config, 2)
     return rms_model(config, windowed_layers(attention, experts, windows))

@@ -10,18 +10,14 @@ from .family import (
     grouped_attention,
     layer_count,
     rms_model,
+    stated_biases,
     words,
 )
 
 
 def _read(config: ConfigFile) -> Transformer:
-    bias = config.flag("attention_bias", default=False)
-    attention = grouped_attention(
-        config,
-        kv_heads=config.count("num_attention_heads"),
-        input_bias=bias,
-        output_bias=bias,
-    )
+    biases = stated_biases(config)
+    attention = grouped_attention(config, kv_heads=config.count("num_attention_heads"), **biases)
     mlp = gated_mlp(config, bias=config.flag("mlp_bias", default=False))
     return rms_model(config, [Layer(attention, mlp)] * layer_count(config))
 

@@ -22,6 +22,8 @@ from .family import (
     layer_count,
     layer_windows,
     rms_model,
+    some_sparse,
+    stated_biases,
     words,
 )
 
@@ -58,11 +60,9 @@ def _read_qwen3_moe(config: ConfigFile) -> Transformer:
 
 
 def _normed_attention(config: ConfigFile, head_dim: int | None = None) -> GroupedAttention:
-    bias = config.flag("attention_bias", default=False)
+    biases = stated_biases(config)
     config.assume("RMS norms of queries and keys, shared by the heads")
-    return grouped_attention(
-        config, head_dim=head_dim, input_bias=bias, output_bias=bias, head_norms=True
-    )
+    return grouped_attention(config, head_dim=head_dim, head_norms=True, **biases)
 
 
 def _dense(config: ConfigFile, attention: GroupedAttention) -> Transformer:
@@ -78,8 +78,7 @@ def _sparse(config: ConfigFile, attention: GroupedAttention, experts: Experts) -
     if dense is None:
         config.assume("mlp_only_layers = []")
     sparse = [(layer + 1) % step == 0 and layer not in (dense or ()) for layer in range(layers)]
-    other = experts if all(sparse) else gated_mlp(config)
-    mlps = [experts if is_sparse else other for is_sparse in sparse]
+    mlps = some_sparse(config, experts, sparse)
     return _model(config, attention, mlps, _windows(config, by_rule=False))
 
 

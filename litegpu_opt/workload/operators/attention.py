@@ -10,7 +10,7 @@ from functools import cache
 from ..collectives import all_gather, reduce_scatter
 from ..parallelism import Parallelism
 from ..transformer import Attention, GroupedAttention, LatentAttention
-from .operator import Number, Operator, linear
+from .operator import Number, Operator, linear, whole
 
 
 def cache_per_token(attention: Attention, p: Parallelism) -> Number:
@@ -24,7 +24,7 @@ def cache_per_token(attention: Attention, p: Parallelism) -> Number:
             numbers = 2 * kv_heads(attention, p) * attention.head_dim
         case LatentAttention():
             numbers = attention.kv_rank + attention.rope_dim
-    return _whole(Fraction(numbers, p.kv_parallel))
+    return whole(Fraction(numbers, p.kv_parallel))
 
 
 @cache
@@ -167,7 +167,3 @@ def attention_operators(
             return grouped(attention, h, p, decode=decode)
         case LatentAttention():
             return latent(attention, h, p, decode=decode)
-
-
-def _whole(number: Fraction) -> Number:
-    return int(number) if number.denominator == 1 else number

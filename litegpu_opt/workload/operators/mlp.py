@@ -10,7 +10,7 @@ from fractions import Fraction
 from ..collectives import all_gather, all_reduce, all_to_all
 from ..parallelism import Parallelism
 from ..transformer import DenseMlp, Experts, Mlp
-from .operator import NOTHING, Number, Operator, Routing, linear
+from .operator import NOTHING, Operator, Routing, linear, whole
 
 
 def dense(mlp: DenseMlp, h: int, p: Parallelism) -> list[Operator]:
@@ -54,12 +54,12 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     spread = p.ep > 1
     # tokens of one replica: its ranks are given 1/tp of them each, or all see all of them
     own = Fraction(1, p.tp) if spread else Fraction(1)
-    visits = _whole(Fraction(k * p.expert_replicas, p.ep))
+    visits = whole(Fraction(k * p.expert_replicas, p.ep))
     sent = own * h * _distinct_ranks(mlp, p)
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
-    exchanged = all_to_all(_whole(sent), p.ranks, p.collective) if spread else NOTHING
+    exchanged = all_to_all(whole(sent), p.ranks, p.collective) if spread else NOTHING
     whole_tokens = (
         all_gather(h, p.tp, p.collective) if spread else all_reduce(h, p.tp, p.collective)
     )
@@ -70,8 +70,8 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             held=h * mlp.count,
             read=h * mlp.count,
             vectors=mlp.router_bias * mlp.count + mlp.shared_gate * h,
-            flop_per_token=_whole(own * 2 * h * (mlp.count + mlp.shared_gate)),
-            moved_per_token=_whole(own * (h + mlp.count)),
+            flop_per_token=whole(own * 2 * h * (mlp.count + mlp.shared_gate)),
+            moved_per_token=whole(own * (h + mlp.count)),
             exchange=exchanged,
         ),
         Operator(
@@ -99,7 +99,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
         Operator(
             "combine",
             part="experts",
-            moved_per_token=_whole(own * (k + 1) * h),
+            moved_per_token=whole(own * (k + 1) * h),
             exchange=whole_tokens,
         ),
     ]
@@ -128,8 +128,8 @@ def _shared(mlp: Experts, h: int, p: Parallelism, own: Fraction) -> list[Operato
             part="mlp",
             held=size,
             read=size,
-            flop_per_token=_whole(own * 2 * size),
-            moved_per_token=_whole(own * (h + f)),
+            flop_per_token=whole(own * 2 * size),
+            moved_per_token=whole(own * (h + f)),
         )
         for name, size in (("shared_up", h * m * f), ("shared_down", f * h))
     ]
@@ -142,7 +142,3 @@ def mlp_operators(mlp: Mlp, h: int, p: Parallelism) -> list[Operator]:
             return dense(mlp, h, p)
         case Experts():
             return mixture(mlp, h, p)
-
-
-def _whole(number: Fraction) -> Number:
-    return int(number) if number.denominator == 1 else number

@@ -14,6 +14,11 @@ from ..collectives import Exchange
 Number = Fraction | int
 
 
+def whole(number: Fraction) -> Number:
+    """The same number, as an `int` if it is one: equal operators are then written alike."""
+    return int(number) if number.denominator == 1 else number
+
+
 NOTHING = Exchange()
 
 
