@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, model_validator
 
 from .catalog import load_accelerator, names, override_records
-from .errors import UserError
+from .errors import UserError, unknown_name
 from .fields import (
     Converter,
     checked,
@@ -26,7 +26,8 @@ from .fields import (
     whole,
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
-from .units import shown
+from .space import DESIGN_BOX, DESIGN_KEYS, OBJECTIVES, objective_name
+from .units import parse_quantity, shown
 from .workload.phases import SERVED
 from .workload.precision import Precision
 
@@ -46,6 +47,72 @@ def _written(unit: str) -> PlainSerializer:
     return PlainSerializer(
         lambda value: "none" if value is None else f"{toml_literal(value)} {unit}"
     )
+
+
+def _objective(value: Any) -> dict[str, float]:
+    """A name, or a table of names and exponents."""
+    exponents = {value: 1.0} if isinstance(value, str) else value
+    if not isinstance(exponents, dict) or not exponents:
+        raise UserError(
+            f"{shown(value)} is no objective",
+            allowed=f"a name, or a table of exponents: {', '.join(OBJECTIVES)}",
+        )
+    return _by_objective(exponents, number(0, 100))
+
+
+def _objective_limits(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{shown(value)} is not a table", allowed=f"limits on {', '.join(OBJECTIVES)}"
+        )
+    return _by_objective(value, number(1e-12, 1e12))
+
+
+def _by_objective(table: dict[str, Any], convert: Converter) -> dict[str, float]:
+    """A table with the names of objectives resolved; a reciprocal stands for its objective."""
+    result: dict[str, float] = {}
+    for name, value in table.items():
+        known = objective_name(name, where=name)
+        if known in result:
+            raise UserError(f"{known} occurs twice", where=name)
+        result[known] = convert(value)
+    return result
+
+
+def _bounds(value: Any) -> dict[str, tuple[float, float]]:
+    """Design variable -> bounds, from quantities with their units."""
+    if not isinstance(value, dict):
+        raise UserError(f"{shown(value)} is not a table", allowed=", ".join(DESIGN_KEYS))
+    result = {}
+    for name, given in value.items():
+        if name not in DESIGN_KEYS:
+            raise unknown_name("design variable", name, DESIGN_KEYS, where=name)
+        field, unit = DESIGN_KEYS[name]
+        ends = given if isinstance(given, list) else [given, given]
+        least, most = DESIGN_BOX[field]
+        if len(ends) != 2:
+            raise UserError(f"{shown(given)} is no pair of bounds", where=name)
+        low, high = (parse_quantity(end, unit, name, bare=False) for end in ends)
+        if not least <= low <= high <= most:
+            raise UserError(
+                f"{shown(given)} is not accepted",
+                where=name,
+                allowed=f"{least:g} to {most:g} {unit}, the smaller first".replace(" ,", ","),
+            )
+        result[field] = (low, high)
+    return result
+
+
+_WRITTEN_OBJECTIVE = PlainSerializer(
+    lambda exponents: next(iter(exponents)) if list(exponents.values()) == [1.0] else exponents
+)
+_WRITTEN_BOUNDS = PlainSerializer(
+    lambda bounds: {
+        key: [f"{toml_literal(end)} {unit}" if unit else end for end in bounds[field]]
+        for key, (field, unit) in DESIGN_KEYS.items()
+        if field in bounds
+    }
+)
 
 
 Name = Annotated[str, checked(plain_name)]
@@ -93,6 +160,8 @@ class StudyWorkload(Table):
     tbt_ms: Milliseconds = Field(None, alias="tbt")
     """Limit on the time between tokens; `None` is no limit."""
     pools: Annotated[str, checked(one_of("pools", lambda: SERVED))] = "prefill+decode"
+    limits: Annotated[dict[str, float], checked(_objective_limits)] = {}
+    """Objective -> most that is allowed per output token, while another objective is searched."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyWorkload":
@@ -117,6 +186,16 @@ class StudyCandidate(Table):
     die_area_max_mm2: SquareMillimetres = Field(None, alias="die_area_max")
     """`None`: only the reticle field limits the die."""
     dies_per_package: Annotated[tuple[int, ...], checked(several(whole(1, 8)))] = (1,)
+    tdp_max_w: Annotated[float | None, checked(limit("W")), _written("W")] = Field(
+        None, alias="tdp_max"
+    )
+    """Most power of a package; `None`: only cooling and package limit it."""
+    unit_cost_max_usd: Annotated[float | None, checked(limit("USD")), _written("USD")] = Field(
+        None, alias="unit_cost_max"
+    )
+    """Most that a package may cost to make; `None` is no limit."""
+    bounds: Annotated[dict[str, tuple[float, float]], checked(_bounds), _WRITTEN_BOUNDS] = {}
+    """Design variable -> least and most in its own unit; one value fixes it."""
 
 
 class StudyBaseline(Table):
@@ -147,6 +226,10 @@ class Study(Table):
     starts: Annotated[int, checked(whole(1, 64))] = 2
     basis: Annotated[str, checked(_entry("prices"))] = "cost"
     """Entry of the prices table."""
+    objective: Annotated[dict[str, float], checked(_objective), _WRITTEN_OBJECTIVE] = {
+        "usd_per_million_tokens": 1.0
+    }
+    """Exponents of the product of objectives that is made small."""
     technology: StudyTechnology = StudyTechnology()
     space: StudySpace = StudySpace()
     workloads: Annotated[

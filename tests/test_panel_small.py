@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize as scipy_optimize
 
 from litegpu_opt.catalog import technology
-from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
+from litegpu_opt.execution.roofline import HardRoof, SoftRoof, for_pools
 from litegpu_opt.limits import LIMIT_NAMES, LIMITS
 from litegpu_opt.machine.cost import yearly_cost
 from litegpu_opt.machine.silicon import blocks, edge_available_mm, edge_needed_mm
@@ -144,17 +144,17 @@ def solve(branches, starts, *, sharpness=0.0, explore=False):
 
 @jax.jit
 def _values(branch, x):
-    return objective_and_limits(x, branch, both_pools(SoftRoof(Q)))
+    return objective_and_limits(x, branch, for_pools(SoftRoof(Q)))
 
 
 @jax.jit
 def _values_of_many(branch, points):
-    return jax.vmap(lambda x: objective_and_limits(x, branch, both_pools(SoftRoof(Q))))(points)
+    return jax.vmap(lambda x: objective_and_limits(x, branch, for_pools(SoftRoof(Q))))(points)
 
 
 @jax.jit
 def _jacobian(branch, x):
-    return jax.jacfwd(lambda y: objective_and_limits(y, branch, both_pools(SoftRoof(Q))))(x)
+    return jax.jacfwd(lambda y: objective_and_limits(y, branch, for_pools(SoftRoof(Q))))(x)
 
 
 # --- the result itself -------------------------------------------------------------------------

@@ -110,8 +110,11 @@ def rated_power_w(design: Design, technology: Technology) -> tuple[Array, Array,
 
 
 def thermal_design_power_w(design: Design, technology: Technology) -> Array:
-    """TDP: the largest rated power, W. An H100 SXM comes to 709 W from the catalogue."""
-    return jnp.max(jnp.stack(rated_power_w(design, technology)))
+    """TDP: the largest rated power, or what the design is specified for if that is more, W. An H100
+    SXM comes to 709 W from the catalogue.
+    """
+    rated_w = jnp.max(jnp.stack(rated_power_w(design, technology)))
+    return rated_w if design.tdp_w is None else jnp.maximum(rated_w, design.tdp_w)
 
 
 def thermal_limit_w(design: Design, technology: Technology) -> Array:

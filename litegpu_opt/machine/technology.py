@@ -163,6 +163,8 @@ class Execution(eqx.Module):
     collective_us_per_sqrt_mb: Array = leaf()
     overlap_exponent: Array = leaf()
     memory_usable_share: Array = leaf()
+    power_capped: Array = leaf()
+    """1 where a phase slows down to stay within the TDP, 0 where power does not limit it."""
 
 
 class Technology(eqx.Module):

@@ -9,14 +9,17 @@ import numpy as np
 
 from ..catalog import load_accelerator, technology
 from ..errors import UserError
+from ..limits import NO_CAP, Caps
 from ..machine.technology import Technology
 from ..numerics import AnyArray
-from ..study import Study, StudyCandidate
+from ..space import OBJECTIVES
+from ..study import Study, StudyCandidate, StudyWorkload
 from ..workload.huggingface import read_transformer
 from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
 from ..workload.transformer import Transformer
 from .branches import (
     Choice,
+    Task,
     candidate_branches,
     existing_branches,
     parallel_pairs,
@@ -24,7 +27,8 @@ from .branches import (
     stacked_pools,
 )
 from .lanes import Outcome, put, solve_lanes
-from .problem import BOX, VARIABLES, Branch
+from .layout import Layout
+from .problem import Branch
 from .result import Starts
 
 
@@ -44,10 +48,16 @@ class Group:
     """One candidate, or one baseline, on one workload."""
 
     workload: int
+    task: Task
     name: str
     branches: list[tuple[Choice, Branch]]
     candidate: StudyCandidate | None
     """`None` for a baseline."""
+
+    @property
+    def layout(self) -> Layout:
+        """Names along the vectors of its branches."""
+        return self.task.layout
 
 
 @dataclass(frozen=True)
@@ -180,22 +190,24 @@ def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
     trees = {name: tree for name, (_, tree) in study_technologies(study).items()}
     groups = []
     for index, workload in enumerate(workloads):
+        task = Task({"": workload}, study.objective)
         pairs = parallel_pairs(workload, study.space.tensor_parallel_max)
         pools = stacked_pools(workload, pairs)
         for candidate in study.candidates:
             branches = candidate_branches(
-                workload,
+                task,
                 trees,
                 pools=pools,
                 aspect_ratios=study.space.aspect_ratios,
                 dies_per_package=candidate.dies_per_package,
-                die_area_max_mm2=candidate.die_area_max_mm2,
+                caps=_caps(candidate, study.workloads[index]),
+                bounds=candidate.bounds,
             )
-            groups.append(Group(index, candidate.name, branches, candidate))
+            groups.append(Group(index, task, candidate.name, branches, candidate))
         for baseline in study.baselines:
             accelerator = load_accelerator(baseline.accelerator)
             branches = existing_branches(
-                workload,
+                task,
                 accelerator.design(),
                 accelerator.technology(
                     study.technology.overrides,
@@ -204,21 +216,37 @@ def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
                 ),
                 name=accelerator.name,
                 pools={
-                    pair: pools[pair] for pair in pairs if max(pair) <= accelerator.largest_group
+                    (pair,): pools[(pair,)]
+                    for pair in pairs
+                    if max(pair) <= accelerator.largest_group
                 },
             )
-            groups.append(Group(index, accelerator.name, branches, None))
+            groups.append(Group(index, task, accelerator.name, branches, None))
     return groups
+
+
+def _caps(candidate: StudyCandidate, workload: StudyWorkload) -> Caps:
+    """The study's own limits on a candidate that serves a workload."""
+
+    def cap(value: float | None) -> float:
+        return NO_CAP if value is None else value
+
+    return Caps(
+        die_area_max_mm2=cap(candidate.die_area_max_mm2),
+        tdp_max_w=cap(candidate.tdp_max_w),
+        unit_cost_max_usd=cap(candidate.unit_cost_max_usd),
+        objectives=np.array([workload.limits.get(name, NO_CAP) for name in OBJECTIVES]),
+    )
 
 
 def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
     """Solve all branches of all groups from random starts, in one stream of lanes."""
     branches = stack([branch for group in groups for _, branch in group.branches])
     count = len(branches.free)
-    lower, upper = np.log(list(BOX.values())).T
-    random = np.random.default_rng(study.seed)
     lanes = np.repeat(np.arange(count), study.starts)
-    starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))
+    lower, upper = np.asarray(branches.lower)[lanes], np.asarray(branches.upper)[lanes]
+    random = np.random.default_rng(study.seed)
+    starts = lower + (upper - lower) * random.uniform(size=lower.shape)
     outcome = solve(_take(branches, lanes), starts, "search", progress, explore=True)
     outcome = _look_again(branches, lanes, outcome, progress)
     by_branch = jax.tree.map(

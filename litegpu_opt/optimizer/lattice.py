@@ -15,6 +15,7 @@ from ..catalog import offered_gb
 from ..machine.design import Design
 from ..machine.silicon import die_link_edge_mm, edge_needed_mm, field_area_mm2
 from ..machine.technology import Technology
+from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import Choice, hold, stack, with_aspect
 from .groups import (
@@ -25,7 +26,8 @@ from .groups import (
     solved,
     study_technologies,
 )
-from .problem import DESIGN_VARIABLES, VARIABLES, Branch
+from .layout import Layout
+from .problem import Branch
 
 
 BRANCHES = 4
@@ -39,6 +41,7 @@ class Solved:
     """A branch with its optimum: logarithms of the variables, and of the objective."""
 
     choice: Choice
+    layout: Layout
     branch: Branch
     x: np.ndarray
     value: float
@@ -49,7 +52,7 @@ class Solved:
         searched, held = np.exp(self.x), np.exp(self.branch.fixed)
         return {
             name: float(searched[i]) if self.branch.free[i] else float(f"{held[i]:.12g}")
-            for i, name in enumerate(VARIABLES)
+            for i, name in enumerate(self.layout.variables)
         }
 
 
@@ -67,7 +70,7 @@ def search_buildable(
         for row in np.argsort(values)[:BRANCHES]:
             if np.isfinite(values[row]):
                 choice, branch = group.branches[row]
-                relaxed = Solved(choice, branch, points[row], float(values[row]))
+                relaxed = Solved(choice, group.layout, branch, points[row], float(values[row]))
                 offered = offered_gb(memory_of[choice.technology])
                 memories += [(n, held) for held in _holding(relaxed, _memories(relaxed, offered))]
     neighbours: list[tuple[int, Solved]] = []
@@ -101,7 +104,10 @@ def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
 
 
 def _holding(relaxed: Solved, choices: Iterator[dict[str, float]]) -> list[Solved]:
-    return [replace(relaxed, branch=hold(relaxed.branch, held), value=math.inf) for held in choices]
+    return [
+        replace(relaxed, branch=hold(relaxed.branch, relaxed.layout, held), value=math.inf)
+        for held in choices
+    ]
 
 
 def _solve(
@@ -117,7 +123,7 @@ def _solve(
         progress,
     )
     return [
-        (n, Solved(item.choice, item.branch, np.asarray(outcome.x[row]), float(outcome.value[row])))
+        (n, replace(item, x=np.asarray(outcome.x[row]), value=float(outcome.value[row])))
         for (row, (n, item)), good in zip(enumerate(rows), solved(outcome), strict=True)
         if good
     ]
@@ -141,13 +147,11 @@ def _wholes(relaxed: Solved) -> Iterator[dict[str, float]]:
     steps = {
         "sm_count": float(relaxed.choice.dies_per_package),
         "network_gb_s": float(relaxed.branch.technology.interconnect.port_gb_s),
-        "batch_prefill": 1.0,
-        "batch_decode": 1.0,
-    }
+    } | {name: 1.0 for name in relaxed.layout.variables if name.startswith("batch_")}
     values, free = relaxed.variables, np.asarray(relaxed.branch.free)
     axes = {
         name: _around(values[name], steps[name])
-        for name, searched in zip(VARIABLES, free, strict=True)
+        for name, searched in zip(relaxed.layout.variables, free, strict=True)
         if searched and name in steps
     }
     for values in itertools.product(*axes.values()):

@@ -4,20 +4,21 @@ Search, polish and certify all branches at once; then, for the best branch of ea
 candidate, the hard roofline, the sensitivities and the buildable neighbours.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from ..limits import LIMIT_NAMES
+from ..objectives import TOKENS_PER_MILLION
+from ..space import PHYSICAL
 from ..study import Study
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
 from .groups import Ended, Group, Progress, search, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Solved, search_buildable
-from .problem import PHYSICAL, VARIABLES
 from .result import (
     Baseline,
     Buildable,
@@ -27,7 +28,6 @@ from .result import (
     PanelResult,
     Run,
     WorkloadResult,
-    usd_per_million,
 )
 from .shortfall import search_shortfalls
 
@@ -105,7 +105,7 @@ def _optima(
     sensitivities = dict(zip(relaxed, tables, strict=True))
     optima, baselines = {}, {}
     for n, item in relaxed.items():
-        soft = Certified(usd_per_million(item.value), usd_per_million(ended[n].bound.min()))
+        soft = Certified(math.exp(item.value), math.exp(ended[n].bound.min()))
         if groups[n].candidate is None:
             baselines[n] = Baseline(groups[n].name, runs[n], soft)
             continue
@@ -115,12 +115,15 @@ def _optima(
             name=groups[n].name,
             run=runs[n],
             soft=soft,
-            hard=Certified(usd_per_million(hard[n].value), usd_per_million(hard[n].bound)),
+            hard=Certified(math.exp(hard[n].value), math.exp(hard[n].bound)),
             kkt_residual=residual,
             multipliers={
                 name: float(value) if value > NEGLIGIBLE else 0.0
                 for name, value, on in zip(
-                    LIMIT_NAMES, multipliers[n], np.asarray(item.branch.applies), strict=True
+                    groups[n].layout.limit_names,
+                    multipliers[n],
+                    np.asarray(item.branch.applies),
+                    strict=True,
                 )
                 if on
             },
@@ -137,7 +140,7 @@ def _best(group: Group, end: Ended) -> Solved:
     assert end.best is not None
     choice, branch = group.branches[end.best]
     x = end.at_best_start(end.lanes.x)[end.best]
-    return Solved(choice, branch, x, float(end.value[end.best]))
+    return Solved(choice, group.layout, branch, x, float(end.value[end.best]))
 
 
 def _runs(
@@ -145,7 +148,7 @@ def _runs(
 ) -> list[Run]:
     prompts = [float(workloads[groups[n].workload].traffic.prompt_tokens) for n in items]
     return [
-        Run(item.choice, item.variables, metrics, usd_per_million(np.log(half)))
+        Run(item.choice, item.variables, metrics, TOKENS_PER_MILLION * half)
         for item, (metrics, half) in zip(
             items.values(), assess_solved(items.values(), prompts), strict=True
         )
@@ -153,18 +156,18 @@ def _runs(
 
 
 def _buildable(item: Solved, run: Run, soft: Certified) -> Buildable:
-    value = usd_per_million(item.value)
+    value = math.exp(item.value)
     return Buildable(run, value, value / soft.lower_bound - 1.0)
 
 
 def _at_box(item: Solved) -> dict[str, str]:
     """Free variables at a bound of the search box, with the reason where nature sets it."""
-    lower, upper = (np.asarray(side) for side in item.branch.box)
+    lower, upper = np.asarray(item.branch.lower), np.asarray(item.branch.upper)
     free = np.asarray(item.branch.free)
     ends = (("lower", item.x - lower), ("upper", upper - item.x))
     return {
         name: PHYSICAL.get((name, side), f"{side} bound of the search box")
         for side, distance in ends
-        for i, name in enumerate(VARIABLES)
+        for i, name in enumerate(item.layout.variables)
         if free[i] and distance[i] < NEGLIGIBLE
     }

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..evaluation import Metrics
-from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
-from ..optimizer.result import TOKENS_PER_MILLION
+from ..limits import LIMIT_NAMES, LIMITS, Caps, limits_that_apply
+from ..objectives import TOKENS_PER_MILLION
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 
@@ -96,7 +96,7 @@ def _memory(metrics: Metrics, index: int) -> dict[str, float]:
 
 def _violations(metrics: Metrics, workload: Workload, *, built: bool) -> list[dict[str, Any]]:
     kinds = ("service",) if built else ("machine", "service")
-    applies = limits_that_apply(workload, has_die_area_max=False)
+    applies = limits_that_apply({"": workload}, Caps())
     uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
     return [
         {
