@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -227,31 +227,24 @@ def hold(branch: Branch, layout: Layout, values: Mapping[str, float]) -> Branch:
     """The branch with some variables no longer free, at given values in their own units."""
     held = np.array([name in values for name in layout.variables])
     logs = np.array([math.log(values.get(name, 1.0)) for name in layout.variables])
-    return eqx.tree_at(
-        lambda b: (b.free, b.fixed, b.lower, b.upper),
+    return replace(
         branch,
-        (
-            branch.free & ~held,
-            np.where(held, logs, branch.fixed),
-            np.where(held, logs - 1.0, branch.lower),
-            np.where(held, logs + 1.0, branch.upper),
-        ),
+        free=branch.free & ~held,
+        fixed=np.where(held, logs, branch.fixed),
+        lower=np.where(held, logs - 1.0, branch.lower),
+        upper=np.where(held, logs + 1.0, branch.upper),
     )
 
 
 def with_aspect(branch: Branch, aspect_ratio: float) -> Branch:
     """The branch with another outline of the die."""
-    return eqx.tree_at(lambda b: b.aspect_ratio, branch, np.asarray(aspect_ratio, float))
+    return replace(branch, aspect_ratio=np.asarray(aspect_ratio, float))
 
 
 def push(branch: Branch, layout: Layout, limit: str) -> Branch:
     """The branch that minimises the use of one limit, with all the others kept."""
     others = np.array([name != limit for name in layout.limit_names])
-    return eqx.tree_at(
-        lambda b: (b.objective, b.applies),
-        branch,
-        (layout.of_limit(limit), branch.applies & others),
-    )
+    return replace(branch, objective=layout.of_limit(limit), applies=branch.applies & others)
 
 
 def stack(branches: Sequence[Branch]) -> Branch:

@@ -1,17 +1,14 @@
-"""Groups: all branches of one candidate or baseline on one workload, and how they ended."""
+"""Groups: all branches of one candidate or baseline on one workload."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from ..catalog import load_accelerator, technology
 from ..errors import UserError
 from ..limits import NO_CAP, Caps
 from ..machine.technology import Technology
-from ..numerics import AnyArray
 from ..space import OBJECTIVES
 from ..study import Study, StudyCandidate, StudyWorkload
 from ..workload.huggingface import read_transformer
@@ -23,24 +20,10 @@ from .branches import (
     candidate_branches,
     existing_branches,
     parallel_pairs,
-    stack,
     stacked_pools,
 )
-from .lanes import Outcome, put, solve_lanes
 from .layout import Layout
 from .problem import Branch
-from .result import Starts
-
-
-CONVERGED = 1e-7
-"""Largest KKT residual of a solved lane, and largest relaxation of a feasible one."""
-COST_WEIGHT = 1e-2
-"""Weight of the cost where its multipliers come near the solver's penalty."""
-AGREE = 1e-6
-"""Starts whose log objectives differ by less found the same optimum."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage, the lanes done and the lanes in all."""
 
 
 @dataclass(frozen=True)
@@ -58,86 +41,6 @@ class Group:
     def layout(self) -> Layout:
         """Names along the vectors of its branches."""
         return self.task.layout
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The outcome of a group; leaves of `lanes` have axes (branches, starts)."""
-
-    lanes: Outcome
-
-    @property
-    def value(self) -> np.ndarray:
-        """Least value of each branch; infinite where no start is solved."""
-        return self._best_of(self.lanes.value)
-
-    @property
-    def hard_value(self) -> np.ndarray:
-        """Least value of each branch under the hard roofline."""
-        return self._best_of(self.lanes.hard_value)
-
-    @property
-    def bound(self) -> np.ndarray:
-        """Lower bound of each branch; infinite where proved infeasible."""
-        proved = np.any(self.lanes.infeasibility > 0.0, axis=1) & ~solved(self.lanes).any(axis=1)
-        return np.where(proved, np.inf, np.max(self.lanes.bound, axis=1))
-
-    @property
-    def best(self) -> int | None:
-        """The best feasible branch."""
-        return int(np.argmin(self.value)) if np.isfinite(self.value).any() else None
-
-    def at_best_start(self, leaf: AnyArray) -> np.ndarray:
-        """A leaf of `lanes` at the best start of every branch."""
-        start = np.argmin(np.where(solved(self.lanes), self.lanes.value, np.inf), axis=1)
-        return np.asarray(leaf)[np.arange(len(start)), start]
-
-    def starts(self) -> Starts:
-        """How the starts ended."""
-        done = solved(self.lanes)
-        feasible = done.any(axis=1)
-        least = np.where(feasible, self.value, 0.0)
-        agree = done & (np.abs(self.lanes.value - least[:, None]) <= AGREE)
-        shares = agree.mean(axis=1)[feasible]
-        incumbent = self.value.min()
-        proved = np.isposinf(self.bound)
-        beaten = ~feasible & ~proved & (self.bound >= incumbent)
-        return Starts(
-            total=done.size,
-            converged=int(done.sum()),
-            feasible_branches=int(feasible.sum()),
-            infeasible_branches=int(proved.sum()),
-            beaten_branches=int(beaten.sum()),
-            open_branches=int((~feasible & ~proved & ~beaten).sum()),
-            least_agreement=float(shares.min()) if shares.size else 0.0,
-        )
-
-    def _best_of(self, leaf: AnyArray) -> np.ndarray:
-        return np.min(np.where(solved(self.lanes), leaf, np.inf), axis=1)
-
-
-def solved(lanes: Outcome) -> np.ndarray:
-    """Lanes that ended at a KKT point of a feasible problem."""
-    return np.asarray((lanes.residual <= CONVERGED) & (lanes.relaxation <= CONVERGED))
-
-
-def solve(
-    branches: Branch,
-    starts: np.ndarray,
-    stage: str,
-    progress: Progress,
-    *,
-    sharpness: float = 0.0,
-    explore: bool = False,
-) -> Outcome:
-    """`solve_lanes` that reports its progress under the name of a stage."""
-    return solve_lanes(
-        branches,
-        starts,
-        sharpness=sharpness,
-        explore=explore,
-        progress=lambda done: progress(stage, done, len(starts)),
-    )
 
 
 def study_workloads(study: Study) -> list[Workload]:
@@ -237,74 +140,3 @@ def _caps(candidate: StudyCandidate, workload: StudyWorkload) -> Caps:
         unit_cost_max_usd=cap(candidate.unit_cost_max_usd),
         objectives=np.array([workload.limits.get(name, NO_CAP) for name in OBJECTIVES]),
     )
-
-
-def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
-    """Solve all branches of all groups from random starts, in one stream of lanes."""
-    branches = stack([branch for group in groups for _, branch in group.branches])
-    count = len(branches.free)
-    lanes = np.repeat(np.arange(count), study.starts)
-    lower, upper = np.asarray(branches.lower)[lanes], np.asarray(branches.upper)[lanes]
-    random = np.random.default_rng(study.seed)
-    starts = lower + (upper - lower) * random.uniform(size=lower.shape)
-    outcome = solve(_take(branches, lanes), starts, "search", progress, explore=True)
-    outcome = _look_again(branches, lanes, outcome, progress)
-    by_branch = jax.tree.map(
-        lambda leaf: leaf.reshape(count, study.starts, *leaf.shape[1:]), outcome
-    )
-    ended, first = [], 0
-    for group in groups:
-        rows = slice(first, first + len(group.branches))
-        ended.append(Ended(_take(by_branch, rows)))
-        first = rows.stop
-    return ended
-
-
-def _take(tree, rows):
-    return jax.tree.map(lambda leaf: leaf[rows], tree)
-
-
-def _look_again(
-    branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Progress
-) -> Outcome:
-    """Settle the branches of which no start is solved, and are not proved infeasible either.
-
-    Without the cost in the objective, the least relaxation is found, and proves tightly. What turns
-    out feasible has multipliers near the solver's penalty: there the cost is weighed down, which is
-    a larger penalty, and the outcome scaled back.
-    """
-    done = solved(outcome)
-    settled = np.union1d(lanes[done], lanes[np.asarray(outcome.infeasibility) > 0.0])
-    rows = np.flatnonzero(~np.isin(lanes, settled))
-    if not rows.size:
-        return outcome
-    stage = "what is infeasible"
-    costless = solve(
-        _weighed(_take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
-    )
-    proofs = put(outcome.infeasibility, rows, costless.infeasibility)
-    outcome = eqx.tree_at(lambda o: o.infeasibility, outcome, proofs)
-    possible = solved(costless)
-    rows = rows[possible]
-    if not rows.size:
-        return outcome
-    weighed = solve(
-        _weighed(_take(branches, lanes[rows]), COST_WEIGHT),
-        np.asarray(costless.x)[possible],
-        stage,
-        progress,
-    )
-    scaled = ("value", "bound", "hard_value", "hard_bound", "multipliers", "residual")
-    weighed = eqx.tree_at(
-        lambda o: [getattr(o, name) for name in scaled],
-        weighed,
-        [getattr(weighed, name) / COST_WEIGHT for name in scaled],
-    )
-    better = solved(weighed)
-    weighed, rows = _take(weighed, better), rows[better]
-    return jax.tree.map(lambda old, new: put(old, rows, new), outcome, weighed)
-
-
-def _weighed(branches: Branch, weight: float) -> Branch:
-    """The same branches with the objective times a weight."""
-    return eqx.tree_at(lambda b: b.objective, branches, weight * np.asarray(branches.objective))

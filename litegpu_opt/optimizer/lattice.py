@@ -18,16 +18,11 @@ from ..machine.technology import Technology
 from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import Choice, hold, stack, with_aspect
-from .groups import (
-    Ended,
-    Group,
-    Progress,
-    solve,
-    solved,
-    study_technologies,
-)
+from .ended import Ended, solved
+from .groups import Group, study_technologies
 from .layout import Layout
 from .problem import Branch
+from .solving import Progress, solve
 
 
 BRANCHES = 4

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..limits import Limit, limits_of
+from ..limits import POOL_KINDS, Limit, limits_of
 from ..space import DESIGN_BOX, OBJECTIVES, POOL_BOX
 
 
@@ -55,6 +55,12 @@ class Layout:
     def pool_variables(self, phase: str, label: str) -> tuple[str, ...]:
         """The variables of one pool."""
         return tuple(self._of(quantity.format(phase), label) for quantity in POOL_BOX)
+
+    def pool_limits(self, phase: str, label: str) -> tuple[str, ...]:
+        """The limits of one pool."""
+        latency = {"prefill": "ttft", "decode": "tbt"}[phase]
+        own = (*(f"{kind}_{phase}" for kind in POOL_KINDS), latency)
+        return tuple(self._of(name, label) for name in own)
 
     def of_limit(self, name: str) -> np.ndarray:
         """Objective that minimises the use of one limit: how far it can be pushed."""

@@ -16,7 +16,8 @@ from ..space import PHYSICAL
 from ..study import Study
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
-from .groups import Ended, Group, Progress, search, study_groups, study_workloads
+from .ended import Ended
+from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Solved, search_buildable
 from .result import (
@@ -29,7 +30,9 @@ from .result import (
     Run,
     WorkloadResult,
 )
+from .search import search, solve_parts
 from .shortfall import search_shortfalls
+from .solving import Progress
 
 
 GAP_SHOWN = 1e-3
@@ -55,9 +58,10 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
         workloads = study_workloads(study)
         groups = study_groups(study, workloads)
     with stage("search"):
-        ended = search(groups, study, progress)
+        parts = solve_parts(groups, progress)
+        ended = search(groups, parts, study, progress)
     with stage("hard roofline"):
-        hard = search_hard(groups, ended, progress)
+        hard = search_hard(groups, ended, parts, progress)
     with stage("buildable"):
         built = search_buildable(groups, ended, study, progress)
     with stage("infeasible"):

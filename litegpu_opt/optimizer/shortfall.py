@@ -6,9 +6,11 @@ import numpy as np
 
 from ..space import OBJECTIVES
 from .branches import push, stack
-from .groups import Ended, Group, Progress, solve, solved
+from .ended import Ended, solved
+from .groups import Group
 from .problem import Branch
 from .result import Shortfall
+from .solving import Progress, solve
 
 
 def search_shortfalls(
