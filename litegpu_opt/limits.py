@@ -22,7 +22,8 @@ class Limit(NamedTuple):
     """One limit.
 
     `kind` says what it is about: `machine` (whether it can be built), `rated` (its TDP against its
-    phases), `clock`, or `service` (whether it serves the workload).
+    phases), `clock`, `domain` (whether its devices can be joined: discrete, so that the search
+    enumerates only those that can), or `service` (whether it serves the workload).
     """
 
     name: str
@@ -49,6 +50,7 @@ LIMITS = (
     Limit("package_power", "W", "machine", "TDP against what a package is built for"),
     Limit("clock_prefill", "GHz", "clock", "prefill clock against the design's clock"),
     Limit("clock_decode", "GHz", "clock", "decode clock against the design's clock"),
+    Limit("scale_up_domain", "", "domain", "devices of a group against what links and switch join"),
     Limit("memory_prefill", "GB", "service", "weights and KV cache of the prefill pool"),
     Limit("memory_decode", "GB", "service", "weights and KV cache of the decode pool"),
     Limit("ttft", "ms", "service", "time to first token", True),
@@ -92,6 +94,7 @@ def uses_and_limits(
         "package_power": (tdp_w, technology.cooling.limit_package_w),
         "clock_prefill": (clocks_ghz[0], design.clock_ghz),
         "clock_decode": (clocks_ghz[1], design.clock_ghz),
+        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain),
         "memory_prefill": (services.memory_gb[0], usable_gb),
         "memory_decode": (services.memory_gb[1], usable_gb),
         "ttft": (services.latency_ms[0], latency_limits_ms[0]),

@@ -13,7 +13,7 @@ from ..fields import checked, one_of, whole
 from ..files import Table, embedded, parse_toml, read_toml, validated
 from ..units import allowed_quantity, shown
 from .records import Record, read_record
-from .tables import Overrides, names, override_records, provenance, technology
+from .tables import HARDWARE_TABLES, Overrides, names, override_records, provenance, technology
 
 
 if TYPE_CHECKING:
@@ -102,15 +102,13 @@ class _TechnologyFile(Table):
     process: Annotated[str | None, _entry("process")] = None
     memory: Annotated[str | None, _entry("memory")] = None
     interconnect: Annotated[str | None, _entry("interconnect")] = None
+    switch: Annotated[str | None, _entry("switch")] = None
     package: Annotated[str | None, _entry("package")] = None
     cooling: Annotated[str | None, _entry("cooling")] = None
     overrides: dict[str, Any] = {}
 
     def entries(self) -> dict[str, str]:
         return self.model_dump(exclude={"overrides"}, exclude_none=True)
-
-
-_HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
 
 
 def _reasons(content: Any) -> dict[str, str]:
@@ -247,12 +245,14 @@ def _merged(
     for key, needed in _DESIGN.items():
         if needed.field not in design:
             raise _missing(f"{place}:design.{key}", allowed_quantity(needed.unit))
-    for table in _HARDWARE_TABLES:
+    for table in HARDWARE_TABLES:
         if table not in entries:
             raise _missing(f"{place}:technology.{table}", ", ".join(names(table)))
     if group is None:
         raise _missing(f"{place}:largest_group", "a whole number of devices")
     own = override_records(content.technology.overrides, f"{place}:technology.overrides")
+    overrides = (parent.overrides if parent else {}) | own
+    _check_group(group, provenance(overrides, **entries), f"{place}:largest_group")
     return Accelerator(
         name=name,
         title=content.title or name,
@@ -260,7 +260,7 @@ def _merged(
         status=content.status or (parent.status if parent else ""),
         design_records=design,
         technology_names=entries,
-        overrides=(parent.overrides if parent else {}) | own,
+        overrides=overrides,
         largest_group=group,
         # Published figures describe one chip: a design derived from it does not inherit them.
         datasheet=content.datasheet,
@@ -268,6 +268,15 @@ def _merged(
         circular=content.circular,
         bill_of_materials=content.bill_of_materials,
     )
+
+
+def _check_group(group: int, known: dict[str, Record], where: str) -> None:
+    """Refuse a group that neither the links nor the switch of an accelerator can join."""
+    for table in ("interconnect", "switch"):
+        joined = known[f"{table}.largest_domain"].value
+        if group > joined:
+            what = f"{group} devices are more than {table}.largest_domain joins"
+            raise UserError(what, where=where, allowed=f"1 to {joined:g}")
 
 
 def _missing(where: str, allowed: str) -> UserError:

@@ -69,7 +69,7 @@ def technologies(
     as_json: Json = False,
 ) -> int:
     """List the technology tables and their entries, or show values with source and trust."""
-    from ..catalog import TABLE_NAMES, TRUST, names, records, title
+    from ..catalog import TABLE_NAMES, TRUST, facts, names, records, title
     from ..errors import unknown_name
     from ..report.document import Section
 
@@ -87,7 +87,9 @@ def technologies(
     entries = (entry,) if dot else names(table)
     content = {
         f"{table}.{each}": {
-            field: asdict(record) for field, record in records(table, each, "technologies").items()
+            field: asdict(record)
+            for of_entry in (records, facts)
+            for field, record in of_entry(table, each, "technologies").items()
         }
         for each in entries
     }

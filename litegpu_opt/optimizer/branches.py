@@ -84,6 +84,11 @@ def _mask(names: Iterable[str], excluded: Iterable[str]) -> np.ndarray:
     return np.array([name not in excluded for name in names])
 
 
+def _of_kinds(*kinds: str) -> set[str]:
+    """Names of the limits of some kinds."""
+    return {limit.name for limit in LIMITS if limit.kind in kinds}
+
+
 def _idle_variables(workload: Workload) -> tuple[str, ...]:
     """Variables of a phase that the workload does not have."""
     prefill = () if workload.serves_prefill else PREFILL_VARIABLES
@@ -121,8 +126,11 @@ def candidate_branches(
     dies_per_package: Iterable[int],
     die_area_max_mm2: float | None,
 ) -> list[tuple[Choice, Branch]]:
-    """All branches of one class of accelerators on one workload."""
-    off = {
+    """All branches of one class of accelerators on one workload.
+
+    A degree beyond the scale-up domain of a technology is no branch.
+    """
+    off = _of_kinds("domain") | {
         name
         for name, applies in limits_that_apply(
             workload, has_die_area_max=die_area_max_mm2 is not None
@@ -141,7 +149,12 @@ def candidate_branches(
         for name, tree in technologies.items()
         for ratio in undominated_aspects(outlines, tree, float(area_max))
     ]
-    combinations = itertools.product(pools, dies_of, outlined)
+    domains = {name: float(tree.largest_domain) for name, tree in technologies.items()}
+    combinations = [
+        (pair, dies, (name, ratio))
+        for pair, dies, (name, ratio) in itertools.product(pools, dies_of, outlined)
+        if max(pair) <= domains[name]
+    ]
     return [
         (
             Choice(*pair, aspect_ratio, dies, technology),
@@ -173,7 +186,7 @@ def existing_branches(
 
     Limits of the machine do not apply (it was built), but for its clock and its rated power.
     """
-    off = {limit.name for limit in LIMITS if limit.kind == "machine"}
+    off = _of_kinds("machine", "domain")
     off |= {
         limit
         for limit, applies in limits_that_apply(workload, has_die_area_max=False).items()

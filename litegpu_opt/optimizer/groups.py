@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..catalog import load_accelerator, technology
+from ..catalog import HARDWARE_TABLES, load_accelerator, technology
 from ..errors import UserError
 from ..machine.technology import Technology
 from ..numerics import AnyArray
@@ -165,9 +165,8 @@ def _model(name_or_path: str, where: str) -> Transformer:
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:
     """Name of each combination of technologies -> its catalogue entries and its pytree."""
-    named = ("process", "memory", "interconnect", "package", "cooling")
     return {
-        "/".join(entries[table] for table in named): (
+        "/".join(entries[table] for table in HARDWARE_TABLES): (
             entries,
             technology(study.technology.overrides, **entries),
         )

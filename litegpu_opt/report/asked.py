@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..catalog import DEFAULT_ENTRIES, records
+from ..catalog import DEFAULT_ENTRIES, HARDWARE_TABLES, records
 from .document import Section, Table, figure
 
 
@@ -21,7 +21,6 @@ def asked(content: Result) -> Section:
         stated = inputs[key]["value"]
         return ", ".join(map(str, stated)) if isinstance(stated, list) else stated
 
-    tables = ("process", "memory", "interconnect", "package", "cooling")
     rows = []
     for index, workload in enumerate(content["panel"]):
         at = f"workload[{index}]"
@@ -56,8 +55,8 @@ def asked(content: Result) -> Section:
     rows += [
         row(
             "technology",
-            "; ".join(f"{key} {value(f'technology.{key}')}" for key in tables),
-            *(f"technology.{key}" for key in tables),
+            "; ".join(f"{key} {value(f'technology.{key}')}" for key in HARDWARE_TABLES),
+            *(f"technology.{key}" for key in HARDWARE_TABLES),
         ),
         *(
             row(f"  {name}", _override(inputs, name, new), "technology.overrides")
