@@ -172,8 +172,8 @@ def test_extends(write):
         ('extends = "h100-sxm"\nnot_compared = 3', "3 is not a table"),
         ('extends = "h100-sxm"\nlargest_group = 0', "allowed: a whole number, 1 or more"),
         (
-            'extends = "h100-sxm"\ntechnology.memory = "hbm4"',
-            "mine.toml:technology.memory: unknown memory 'hbm4', did you mean hbm3",
+            'extends = "h100-sxm"\ntechnology.memory = "hbm5"',
+            "mine.toml:technology.memory: unknown memory 'hbm5', did you mean hbm",
         ),
         (
             'extends = "h100-sxm"\ntechnology.overrides.memory.usd_per_g = 1',
