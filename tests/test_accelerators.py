@@ -7,7 +7,12 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from litegpu_opt.catalog import accelerator_names, load_accelerator
+from litegpu_opt.catalog import (
+    accelerator_names,
+    load_accelerator,
+    load_unmodelled,
+    unmodelled_names,
+)
 from litegpu_opt.errors import UserError
 from litegpu_opt.machine.silicon import blocks
 
@@ -96,6 +101,26 @@ def test_what_is_not_known_is_left_out_of_the_data_sheet():
     assert "die_area_mm2" not in sheets["mi300x"]
     assert "tdp_w" not in sheets["gb10"]
     assert all(record.value > 0 for sheet in sheets.values() for record in sheet.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("cerebras-wse-3", "SRAM on a die of a whole wafer"), ("rpu", "is public")]
+)
+def test_a_chip_that_is_not_modelled_is_refused_with_its_reason(name, reason):
+    assert name in unmodelled_names() and name not in accelerator_names()
+    with pytest.raises(UserError) as caught:
+        load_accelerator(name, "study.toml:baseline[0].accelerator")
+    text = str(caught.value)
+    assert text.startswith(f"study.toml:baseline[0].accelerator: {name} is not modelled: ")
+    assert reason in text and "\n" not in text
+
+
+def test_published_figures_of_a_wafer():
+    wafer = load_unmodelled("cerebras-wse-3")
+    sheet = {name: record.value for name, record in wafer.datasheet.items()}
+    assert sheet == {"die_area_mm2": 46_225, "memory_gb": 44, "memory_tb_s": 21_000}
+    assert all(record.trust in "ABCD" for record in wafer.datasheet.values())
+    assert load_unmodelled("rpu").datasheet == {}
 
 
 PAPER = [name for name in accelerator_names() if name.startswith("paper-")]
@@ -232,6 +257,8 @@ paths = st.sampled_from(
         "design",
         "design.clock",
         "design.sm_count",
+        "flop_per_clock",
+        "flop_per_clock.fp8",
         "technology",
         "technology.memory",
         "technology.overrides",

@@ -27,8 +27,8 @@ def figures(content):
     ("quantity", "bar", "chips"),
     [
         ("die_area_mm2", 0.10, 11),
-        ("bf16_dense_tflop_s", 0.01, 16),
-        ("memory_tb_s", 0.01, 16),
+        ("bf16_dense_tflop_s", 0.01, 19),
+        ("memory_tb_s", 0.01, 19),
         ("tdp_w", 0.10, 11),
         ("bill_of_materials_usd", 0.15, 2),
     ],
@@ -133,7 +133,7 @@ def test_the_command_prints_what_the_report_holds(content, capsys):
     assert ended.value.code == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["mean_abs_error"].keys() == QUANTITIES.keys()
-    assert len(printed["chips"]) == 16
+    assert len(printed["chips"]) == 19
     with pytest.raises(SystemExit):
         cli.main(["validate", "machine"])
     assert "not known" in capsys.readouterr().out

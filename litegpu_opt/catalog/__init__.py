@@ -1,6 +1,7 @@
 """The catalogue: technologies and accelerators, every value with unit, source and trust."""
 
 from .accelerators import Accelerator, accelerator_names, load_accelerator
+from .quantities import FORMATS
 from .records import TRUST, Record
 from .tables import (
     DEFAULT_ENTRIES,
@@ -15,18 +16,22 @@ from .tables import (
     technology,
     title,
 )
+from .unmodelled import Unmodelled, load_unmodelled, unmodelled_names
 
 
 __all__ = [
     "DEFAULT_ENTRIES",
+    "FORMATS",
     "HARDWARE_TABLES",
     "TABLE_NAMES",
     "TRUST",
     "Accelerator",
     "Record",
+    "Unmodelled",
     "accelerator_names",
     "facts",
     "load_accelerator",
+    "load_unmodelled",
     "names",
     "offered_gb",
     "override_records",
@@ -34,4 +39,5 @@ __all__ = [
     "records",
     "technology",
     "title",
+    "unmodelled_names",
 ]

@@ -42,12 +42,22 @@ def accelerators(
     as_json: Json = False,
 ) -> int:
     """List the accelerators, or show one: data sheet and bill of materials against the model."""
-    from ..catalog import accelerator_names, load_accelerator
+    from ..catalog import accelerator_names, load_accelerator, load_unmodelled, unmodelled_names
 
     if name is None:
         chips = [load_accelerator(each) for each in accelerator_names()]
-        content = {"accelerators": [{"name": chip.name, "title": chip.label} for chip in chips]}
+        others = [load_unmodelled(each) for each in unmodelled_names()]
+        content = {
+            "accelerators": [{"name": chip.name, "title": chip.label} for chip in chips]
+            + [{"name": chip.name, "title": f"{chip.title} (not modelled)"} for chip in others]
+        }
         _print(content, [_titles("Accelerators", content["accelerators"])], as_json)
+        return 0
+    if name in unmodelled_names():
+        from ..report.chips import unmodelled_json, unmodelled_sections
+
+        content = unmodelled_json(load_unmodelled(name))
+        _print(content, unmodelled_sections(content), as_json)
         return 0
     chip = load_accelerator(name, "accelerator")
     from .cache import enable_compilation_cache
