@@ -186,3 +186,20 @@ def test_import_needs_neither_jax_nor_pint():
     root = Path(catalog.__file__).parents[2]
     out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert out.stdout.strip() == "[]", out.stderr
+
+
+def test_measurements_have_ranges_sources_and_trust():
+    assert catalog.issued_share().value == 0.85
+    powers = catalog.decode_powers()
+    assert {power.chip for power in powers} == {"h100-sxm", "h200-sxm"}
+    for power in powers:
+        for record in (power.memory_share, power.compute_share, power.power_w):
+            assert record.trust in "ABCD" and len(record.source) > 10
+        assert power.power_w.unit == "W"
+
+
+@pytest.mark.parametrize("leaf", [{"typical": 1}, dict(typical=3, low=0, high=1)])
+def test_a_faulty_leaf_of_an_embedded_file_says_where(leaf):
+    whole = {"unit": "", "source": "a source", "trust": "A"} | leaf
+    with pytest.raises(ValueError, match="file.toml:entry.field"):
+        Record.of_leaf(whole, "file.toml:entry.field")

@@ -1,6 +1,7 @@
 """The catalogue: technologies and accelerators, every value with unit, source and trust."""
 
 from .accelerators import Accelerator, accelerator_names, load_accelerator
+from .measurements import decode_powers, issued_share
 from .quantities import FORMATS
 from .records import TRUST, Record
 from .tables import (
@@ -29,7 +30,9 @@ __all__ = [
     "Record",
     "Unmodelled",
     "accelerator_names",
+    "decode_powers",
     "facts",
+    "issued_share",
     "load_accelerator",
     "load_unmodelled",
     "names",

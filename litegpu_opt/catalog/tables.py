@@ -48,7 +48,6 @@ DEFAULT_ENTRIES = {
 _NOT_RECORDS = ("title", "offered_gb")
 _FACTS = ("reach_m",)
 """Records that say something of an entry, of which the model has no use."""
-_LEAF_KEYS = ("typical", "low", "high", "unit", "source", "trust")
 
 Overrides = Mapping[str, float | str | Record]
 """`"table.field"` -> number in the field's unit, text with a unit, or record."""
@@ -67,18 +66,9 @@ def _entry(raw: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     parent = content.pop("extends", None)
     base = _entry(raw, parent, where) if parent else {}
     return base | {
-        key: value if key in _NOT_RECORDS else _record(value, f"{where}.{key}")
+        key: value if key in _NOT_RECORDS else Record.of_leaf(value, f"{where}.{key}")
         for key, value in content.items()
     }
-
-
-def _record(leaf: dict[str, Any], where: str) -> Record:
-    try:
-        if leaf.keys() != set(_LEAF_KEYS):
-            raise ValueError(f"keys {sorted(leaf)}")
-        return Record(*(leaf[key] for key in _LEAF_KEYS))
-    except ValueError as error:
-        raise ValueError(f"{where}: {error!r}") from error
 
 
 def names(table: str) -> tuple[str, ...]:
