@@ -15,6 +15,7 @@ from litegpu_opt.machine.cost import capital
 from litegpu_opt.numerics import scalar
 from litegpu_opt.optimizer.branches import candidate_branches, parallel_pairs, stacked_pools
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
+from litegpu_opt.report.asked import _domains
 from litegpu_opt.study import load_study
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.parallelism import Parallelism
@@ -172,3 +173,15 @@ def test_slopes_to_every_leaf_of_the_network_are_finite():
         assert np.isfinite(leaf)
     for leaf in (slopes.switch.hop_us, slopes.switch.pj_per_bit, slopes.interconnect.hop_us):
         assert float(leaf) > 0.0
+
+
+def test_the_report_names_a_switch_that_joins_fewer_devices_than_asked():
+    inputs = {
+        "space.tensor_parallel_max": {"value": 16, "origin": "file"},
+        "technology.interconnect": {"value": ["cpo"], "origin": "default"},
+        "technology.switch": {"value": ["nvswitch", "mesh"], "origin": "file"},
+        "technology.overrides": {"value": {}, "origin": "default"},
+    }
+    assert _domains(inputs) == [("  domain", "mesh joins 8 devices", "file")]
+    changed = {"value": {"switch.largest_domain": 32.0}, "origin": "file"}
+    assert _domains(inputs | {"technology.overrides": changed}) == []

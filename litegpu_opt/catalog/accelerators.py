@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from ..machine.technology import Technology
 
 
+# wide, and yet a slip between units of area, of a thousand or of more falls outside
 _DESIGN = {
-    "die_area": Key("die_area_mm2", "mm^2", most=100_000),
+    "die_area": Key("die_area_mm2", "mm^2", 10, 10_000),
     "sm_count": Key("sm_count", "", 1, whole=True),
-    "clock": Key("clock_ghz", "GHz", most=10),
+    "clock": Key("clock_ghz", "GHz", 0.1, 10),
     "memory_stacks": Key("memory_stacks", "", 1, whole=True),
-    "memory": Key("memory_gb", "GB"),
-    "network_per_direction": Key("network_gb_s", "GB/s"),
+    "memory": Key("memory_gb", "GB", 1, 10_000),
+    "network_per_direction": Key("network_gb_s", "GB/s", 1, 100_000),
     "aspect_ratio": Key("aspect_ratio", "", 1, 10),
     "dies_per_package": Key("dies_per_package", "", 1, 16, whole=True),
 }

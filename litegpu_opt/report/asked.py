@@ -76,8 +76,27 @@ def asked(content: Result) -> Section:
             "starts",
             "seed",
         ),
+        *_domains(inputs),
     ]
     return Section("Asked", (Table(("input", "value", "origin"), tuple(rows), numeric=False),))
+
+
+def _domains(inputs: Result) -> list[tuple[str, str, str]]:
+    """Links and switches that join fewer devices than the search may ask for."""
+    most, changed = inputs["space.tensor_parallel_max"]["value"], inputs["technology.overrides"]
+    rows = []
+    for table in ("interconnect", "switch"):
+        name, key = f"{table}.largest_domain", f"technology.{table}"
+        joined = {
+            entry: changed["value"].get(name, records(table, entry)["largest_domain"].value)
+            for entry in inputs[key]["value"]
+        }
+        rows += [
+            ("  domain", f"{entry} joins {figure(devices)} devices", _origins(inputs, [key]))
+            for entry, devices in joined.items()
+            if devices < most
+        ]
+    return rows
 
 
 def _override(inputs: Result, name: str, new: float) -> str:
