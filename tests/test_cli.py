@@ -549,7 +549,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
         (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
-        (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
+        (["catalog", "technologies", "memory.hbm-3e"], "did you mean hbm3e?"),
         (["catalog", "models", "no-such"], "allowed: bloom-176b"),
     ],
 )
