@@ -29,8 +29,9 @@ class Limit(NamedTuple):
     """One limit.
 
     `kind` says what it is about: `machine` (whether it can be built), `rated` (its TDP against its
-    phases), `clock`, `service` (whether it serves the workload) or `objective` (held while another
-    is searched).
+    phases), `clock`, `domain` (whether its devices can be joined: discrete, so that the search
+    enumerates only those that can), `service` (whether it serves the workload) or `objective` (held
+    while another is searched).
     """
 
     name: str
@@ -75,6 +76,7 @@ MACHINE_LIMITS = (
     Limit("package_power", "W", "machine", "TDP against what a package is built for"),
     Limit("tdp_max", "W", "machine", "TDP against the study's own limit", True),
     Limit("unit_cost_max", "USD", "machine", "bill of materials against the study's limit", True),
+    Limit("scale_up_domain", "", "domain", "devices of a group against what links and switch join"),
 )
 
 POOL_KINDS = ("clock", "memory")
@@ -153,6 +155,7 @@ def uses_and_limits(
         "package_power": (tdp_w, technology.cooling.limit_package_w),
         "tdp_max": (tdp_w, caps.tdp_max_w),
         "unit_cost_max": (bill_of_materials(design, technology).total_usd, caps.unit_cost_max_usd),
+        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain),
     }
     usable_gb = technology.execution.memory_usable_share * design.memory_gb
     of_pools = [

@@ -24,6 +24,8 @@ from .workload.pool import Pool
 class Service(eqx.Module):
     """One pool serving one batch. Energies and bytes are per device and execution of the phase."""
 
+    devices: Array
+    """Of a group."""
     times: OperatorTimes
     """Of one microbatch in every kind of stage."""
     time_ms: Array
@@ -117,7 +119,7 @@ def serve(
     operators = pool.operators
 
     part = batch / pool.microbatches
-    times = operator_times(operators, part, rates, technology.execution)
+    times = operator_times(operators, part, rates, technology.execution, technology.relative_hop)
     roof_ms, fill_ms = batch_times_ms(pool, times.total_ms(roof))
     handover_ms = MS_PER_S * (
         batch
@@ -143,11 +145,12 @@ def serve(
     cluster_j = (
         prices.host_power_share * tdp_w * owned_s
         + energy.idle_w * idle_s
-        + JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * wire_gb
+        + JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit * wire_gb
     )
     usd = usd_per_second * owned_s + usd_per_joule(technology) * (device_j + cluster_j)
     device_executions_per_token = pool.devices * pool.executions_per_token / batch
     return Service(
+        devices=pool.devices,
         times=times,
         time_ms=time_ms,
         latency_ms=time_ms + fill_ms + handover_ms,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
 
-from .catalog import load_accelerator, names, override_records
+from .catalog import HARDWARE_TABLES, load_accelerator, names, override_records
 from .errors import UserError, unknown_name
 from .fields import (
     Converter,
@@ -129,6 +129,7 @@ class StudyTechnology(Table):
     process: Annotated[Entries, checked(several(_entry("process")))] = ("n4",)
     memory: Annotated[Entries, checked(several(_entry("memory")))] = ("hbm3e",)
     interconnect: Annotated[Entries, checked(several(_entry("interconnect")))] = ("cpo",)
+    switch: Annotated[Entries, checked(several(_entry("switch")))] = ("nvswitch",)
     package: Annotated[Entries, checked(several(_entry("package")))] = ("interposer",)
     cooling: Annotated[Entries, checked(several(_entry("cooling")))] = ("liquid", "air")
     execution: Annotated[str, checked(_entry("execution"))] = "calibrated"
@@ -214,7 +215,6 @@ _CANDIDATES = tuple(
     )
 )
 _BASELINES = (StudyBaseline(accelerator="h100-sxm"),)
-_BRANCHED = ("process", "memory", "interconnect", "package", "cooling")
 _NESTED = ("technology", "space", "workloads", "candidates", "baselines")
 
 
@@ -279,8 +279,10 @@ class Study(Table):
 
     def technology_choices(self) -> Iterator[dict[str, str]]:
         """Table -> entry of every branch, to pass to `catalog.technology` with the overrides."""
-        for entries in itertools.product(*(getattr(self.technology, name) for name in _BRANCHED)):
-            chosen = dict(zip(_BRANCHED, entries, strict=True))
+        for entries in itertools.product(
+            *(getattr(self.technology, name) for name in HARDWARE_TABLES)
+        ):
+            chosen = dict(zip(HARDWARE_TABLES, entries, strict=True))
             yield chosen | {"execution": self.technology.execution, "prices": self.basis}
 
     def _arrays(self) -> dict[str, tuple[Any, ...]]:

@@ -549,7 +549,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
         (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
-        (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
+        (["catalog", "technologies", "memory.hbm-3e"], "did you mean hbm3e?"),
         (["catalog", "models", "no-such"], "allowed: bloom-176b"),
     ],
 )
@@ -812,8 +812,23 @@ def test_catalog_accelerator_compares_with_data_sheet_and_teardown(call):
     assert sheet["bf16_dense_tflop_s"]["model"] == pytest.approx(989.4, rel=1e-3)
     assert sheet["tdp_w"]["error"] == pytest.approx(sheet["tdp_w"]["model"] / 700 - 1)
     assert sheet["die_area_mm2"]["model"] == pytest.approx(sum(content["blocks_mm2"].values()))
+    assert content["peaks"]["tf32"]["value"] == pytest.approx(494.7, rel=1e-3)
+    assert content["peaks"]["fp4"] is None
     bill = {row["name"]: row["model"] for row in content["bill_of_materials"]}
     assert bill.pop("total_usd") == pytest.approx(sum(bill.values()))
+
+
+def test_a_chip_that_is_not_modelled(call):
+    """What is published is shown; what the model would have to make up is refused."""
+    code, out, _ = call("catalog", "accelerators", "cerebras-wse-3", "--json")
+    content = strict_json(out)
+    assert code == 0 and "SRAM" in content["not_modelled"]
+    assert content["datasheet"]["die_area_mm2"]["value"] == 46_225
+    assert "tdp_w" not in content["datasheet"]
+    asked = "--model llama-3.1-70b --tp 1 --batch 1 --prompt 100 --output 100".split()
+    code, out, err = call("evaluate", "--accelerator", "cerebras-wse-3", *asked)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "--accelerator: cerebras-wse-3 is not modelled: " in err
 
 
 def test_catalog_lists_are_complete(call):
@@ -823,7 +838,7 @@ def test_catalog_lists_are_complete(call):
     values = strict_json(out)["technologies"]["memory.hbm3e"]
     assert values["usd_per_gb"].keys() == {"value", "low", "high", "unit", "source", "trust"}
     _, out, _ = call("catalog", "accelerators")
-    assert "h100-sxm" in out
+    assert "h100-sxm" in out and "Cerebras WSE-3 (not modelled)" in out
     _, out, _ = call("catalog", "models")
     assert "llama-3.1-405b" in out
 

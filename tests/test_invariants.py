@@ -163,7 +163,10 @@ DEARER = (
     "memory.footprint_mm2_per_stack",
     "memory.pj_per_bit",
     "interconnect.pj_per_bit",
-    "interconnect.switch_pj_per_bit",
+    "interconnect.hop_us",
+    "switch.pj_per_bit",
+    "switch.hop_us",
+    "switch.ends_per_port",
     "process.pj_per_flop_bf16",
     "process.pj_per_flop_fp8",
     "process.operand_pj_per_bit",
@@ -424,7 +427,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
 def test_the_hand_over_is_paid_once_for_every_byte(tps):
     """The prefill group sends its cache of a prompt once, however it is spread over devices."""
     free = DEFAULT
-    for name in ("interconnect.pj_per_bit", "interconnect.switch_pj_per_bit"):
+    for name in ("interconnect.pj_per_bit", "switch.pj_per_bit"):
         free = replaced(free, name, 0.0)
     x = WIDEST.mean(axis=1)
     batch = math.exp(x[VARIABLES.index("batch_prefill")])
@@ -706,6 +709,7 @@ ZEROS = tuple(
         "execution.memory_efficiency",
         "execution.network_efficiency",
         "execution.overlap_exponent",
+        "execution.reference_hop_us",
     )
 )
 

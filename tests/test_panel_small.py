@@ -35,6 +35,7 @@ basis = "cost"
 process = "n4"
 memory = "hbm3e"
 interconnect = "cpo"
+switch = "nvswitch"
 package = "interposer"
 cooling = ["liquid"]
 execution = "calibrated"
@@ -505,6 +506,7 @@ def decode_program(branch, x):
     tdp = math.exp(x[index["tdp_w"]])
     ops = jax.tree.map(lambda leaf: np.asarray(leaf)[1], pools.operators)
     e, process, memory, link = tree.execution, tree.process, tree.memory, tree.interconnect
+    switch = tree.switch
     stacks, sms, network = (
         float(getattr(design, name)) for name in ("memory_stacks", "sm_count", "network_gb_s")
     )
@@ -551,7 +553,7 @@ def decode_program(branch, x):
                 repeats * 1e-6 * root * batch**0.5,
                 repeats * wire * batch,
             ]
-            near_and_far = 2 * float(link.pj_per_bit) + float(link.switch_pj_per_bit)
+            near_and_far = 2 * float(link.pj_per_bit) + float(switch.pj_per_bit)
             joules.append(repeats * ops.wire_gb_per_seq[i] * 8e-3 * near_and_far * batch)
         bf16_pj = float(process.pj_per_flop_bf16) + issue_pj / float(process.flop_per_clock_bf16)
         fp8_pj = float(process.pj_per_flop_fp8) + issue_pj / float(process.flop_per_clock_fp8)

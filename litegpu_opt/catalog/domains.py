@@ -48,6 +48,8 @@ _AT_LEAST = {
     "process.sm_built_per_enabled": 1.0,
     "memory.sites_per_stack": 1.0,
     "cooling.pue": 1.0,
+    "interconnect.largest_domain": 1.0,
+    "switch.largest_domain": 1.0,
     "process.wafer_diameter_mm": 150.0,
     "execution.overlap_exponent": 1.0,
 }
@@ -69,6 +71,7 @@ _ABOVE_ZERO = (
     "interconnect.floor_gb_s",
     "interconnect.port_gb_s",
     "package.die_link_gb_s_per_mm",
+    "execution.reference_hop_us",
     "cooling.limit_w_per_mm2",
     "cooling.limit_package_w",
     "prices.it_life_years",

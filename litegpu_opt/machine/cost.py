@@ -100,17 +100,17 @@ def provisioned_w(tdp_w: Array, design: Design, technology: Technology) -> Array
     its links: the other end and the switch.
     """
     return (1.0 + technology.prices.host_power_share) * tdp_w + (
-        JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * design.network_gb_s
+        JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit * design.network_gb_s
     )
 
 
 def capital(design: Design, tdp_w: Array, technology: Technology) -> Capital:
-    """Accelerator at `BOM/(1 - margin)`; host = a + b TDP + c network; network = two link ends and
-    a switch port per Gb/s; facility in proportion to the provisioned power.
+    """Accelerator at `BOM/(1 - margin)`; host = a + b TDP + c network; network = link ends and a
+    switch port per Gb/s; facility in proportion to the provisioned power.
     """
-    prices, interconnect = technology.prices, technology.interconnect
+    prices, link, switch = technology.prices, technology.interconnect, technology.switch
     accelerator_usd = bill_of_materials(design, technology).total_usd / (1.0 - prices.gross_margin)
-    usd_per_gbit_s = 2.0 * interconnect.usd_per_gbit_s + interconnect.switch_usd_per_gbit_s
+    usd_per_gbit_s = switch.ends_per_port * link.usd_per_gbit_s + switch.usd_per_gbit_s
     return Capital(
         accelerator_usd=accelerator_usd,
         host_usd=prices.host_usd_per_package

@@ -113,8 +113,11 @@ def thermal_design_power_w(design: Design, technology: Technology) -> Array:
     """TDP: the largest rated power, or what the design is specified for if that is more, W. An H100
     SXM comes to 709 W from the catalogue.
     """
-    rated_w = jnp.max(jnp.stack(rated_power_w(design, technology)))
-    return rated_w if design.tdp_w is None else jnp.maximum(rated_w, design.tdp_w)
+    powers_w = jnp.stack(
+        [*rated_power_w(design, technology), *([] if design.tdp_w is None else [design.tdp_w])]
+    )
+    # not `max`: its slope compares with a result that a fused program may round differently
+    return powers_w[jnp.argmax(powers_w)]
 
 
 def thermal_limit_w(design: Design, technology: Technology) -> Array:

@@ -135,15 +135,14 @@ def candidate_branches(
     caps: Caps,
     bounds: Mapping[str, tuple[float, float]],
 ) -> list[tuple[Choice, Branch]]:
-    """All branches of one class of accelerators.
+    """All branches of one class of accelerators. A degree beyond a scale-up domain is none.
 
     **Arguments:**
 
     - `bounds`: of the study's own, design variable -> bounds in its unit; equal ones fix it.
     """
-    layout, common = task.layout, _common(task, caps, bounds)
-    off = {name for name, applies in limits_that_apply(task.workloads, caps).items() if not applies}
-    applies = np.array([name not in off for name in layout.limit_names])
+    common = _common(task, caps, bounds)
+    applies = _applies(task, caps, "domain")
     # one array per value, so that `stack` recognises it in every branch
     outlines = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
     dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
@@ -152,7 +151,12 @@ def candidate_branches(
         for name, tree in technologies.items()
         for ratio in undominated_aspects(outlines, tree, float(caps.die_area_max_mm2))
     ]
-    combinations = itertools.product(pools, dies_of, outlined)
+    domains = {name: float(tree.largest_domain) for name, tree in technologies.items()}
+    combinations = [
+        (pairs, dies, (name, ratio))
+        for pairs, dies, (name, ratio) in itertools.product(pools, dies_of, outlined)
+        if max(max(pair) for pair in pairs) <= domains[name]
+    ]
     return [
         (
             Choice(pairs, aspect_ratio, dies, technology),
@@ -184,11 +188,7 @@ def existing_branches(
     values = {field: float(getattr(design, field)) for field in DESIGN_VARIABLES}
     caps = Caps()
     common = _common(task, caps, {field: (value, value) for field, value in values.items()})
-    off = {limit.name for limit in task.layout.limits if limit.kind == "machine"}
-    off |= {
-        limit for limit, applies in limits_that_apply(task.workloads, caps).items() if not applies
-    }
-    applies = np.array([limit not in off for limit in task.layout.limit_names])
+    applies = _applies(task, caps, "machine", "domain")
     return [
         (
             Choice(pairs, float(design.aspect_ratio), int(design.dies_per_package), name),
@@ -203,6 +203,17 @@ def existing_branches(
         )
         for pairs in pools
     ]
+
+
+def _applies(task: Task, caps: Caps, *kinds_off: str) -> np.ndarray:
+    """Which limits hold, without those of some kinds."""
+    concerned = limits_that_apply(task.workloads, caps)
+    return np.array(
+        [
+            limit.kind not in kinds_off and concerned.get(limit.name, True)
+            for limit in task.layout.limits
+        ]
+    )
 
 
 def _common(task: Task, caps: Caps, bounds: Mapping[str, tuple[float, float]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..catalog import load_accelerator, technology
+from ..catalog import HARDWARE_TABLES, load_accelerator, technology
 from ..errors import UserError
 from ..limits import NO_CAP, Caps
 from ..machine.technology import Technology
@@ -78,9 +78,8 @@ def _model(name_or_path: str, where: str) -> Transformer:
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:
     """Name of each combination of technologies -> its catalogue entries and its pytree."""
-    named = ("process", "memory", "interconnect", "package", "cooling")
     return {
-        "/".join(entries[table] for table in named): (
+        "/".join(entries[table] for table in HARDWARE_TABLES): (
             entries,
             technology(study.technology.overrides, **entries),
         )

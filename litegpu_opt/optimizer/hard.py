@@ -50,7 +50,7 @@ def search_hard(
         if not rows:
             break
         branches = stack([groups[n].branches[branch][1] for n, branch in rows])
-        starts = np.stack([_start(ended[n], branch) for n, branch in rows])
+        starts = np.stack([_start(ended[n], int(branch)) for n, branch in rows])
         outcome = solve(branches, starts, "hard roofline", progress, sharpness=exponent)
         feasible = solved(outcome)
         for row, (n, branch) in enumerate(rows):

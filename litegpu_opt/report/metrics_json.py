@@ -95,7 +95,7 @@ def _memory(metrics: Metrics, index: int) -> dict[str, float]:
 
 
 def _violations(metrics: Metrics, workload: Workload, *, built: bool) -> list[dict[str, Any]]:
-    kinds = ("service",) if built else ("machine", "service")
+    kinds = ("domain", "service") if built else ("machine", "domain", "service")
     applies = limits_that_apply({"": workload}, Caps())
     uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
     return [

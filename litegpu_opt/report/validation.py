@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from ..catalog import Accelerator, Record, records
+from ..catalog import Accelerator, Record, decode_powers, issued_share, records
 from ..machine.cost import bill_of_materials
 from ..machine.design import Design
 from ..machine.fitting import AREA_LEAVES, POWER_LEAVES, Fit, fit, parts
@@ -45,16 +45,6 @@ _WEIGHT = {"A": 1.0, "B": 1.0, "C": 1.0 / 3.0, "D": 1.0 / 3.0}
 
 _KEPT = ("process.operand_pj_per_bit", "rating.compute_phase_memory")
 """Own fits to an H100 that the fit to the TDPs leaves alone."""
-
-_ISSUE_SHARE = Record(
-    value=0.85,
-    low=0.81,
-    high=0.89,
-    unit="",
-    source="large GEMMs over SMs x FLOP per clock x base clock: A100 0.89, H100 0.81; stands in "
-    "the rated clocks that are taken from measured rates",
-    trust="C",
-)
 
 NOTES = (
     "TDP is a product decision: one GH100 die ships at 350 and 700 W, and only the clock held at "
@@ -192,7 +182,7 @@ def _coefficients(fits: Mapping[str, tuple[Fit, Any]]) -> list[dict[str, Any]]:
         table, field = name.split(".")
         record = records(table, {"process": "n4", "rating": "default"}[table])[field]
         entries.append(_coefficient(name, record, None, record.low, record.high))
-    share = _ISSUE_SHARE
+    share = issued_share()
     entries.append(_coefficient("issued share of a GEMM", share, None, share.low, share.high))
     return entries
 
@@ -212,25 +202,25 @@ def _coefficient(
     }
 
 
-_DECODE = (
-    ("h100-sxm", "one sequence", 0.80, 0.0, "about 300", "ML.ENERGY v3.0"),
-    ("h100-sxm", "128 sequences", 0.85, 0.40, "about 600", "ML.ENERGY v3.0"),
-    ("h200-sxm", "80 % of the bandwidth", 0.80, 0.0, "137 to 300", "arXiv 2605.11999"),
-)
-"""Chip, load, share of the bandwidth and of the bf16 peak, measured power in W, source."""
-
-
 def _decode_powers(chips: Mapping[str, Accelerator]) -> list[dict[str, Any]]:
     return [
         {
-            "name": name,
-            "load": load,
-            "model_w": _power_w(chips[name].design(), chips[name].technology(), memory, compute),
-            "measured_w": measured,
-            "source": source,
+            "name": row.chip,
+            "load": row.load,
+            "model_w": _power_w(
+                chips[row.chip].design(),
+                chips[row.chip].technology(),
+                row.memory_share.value,
+                row.compute_share.value,
+            ),
+            "measured_w": row.power_w.value,
+            "measured_low_w": row.power_w.low,
+            "measured_high_w": row.power_w.high,
+            "source": row.power_w.source,
+            "trust": row.power_w.trust,
         }
-        for name, load, memory, compute, measured, source in _DECODE
-        if name in chips
+        for row in decode_powers()
+        if row.chip in chips
     ]
 
 
@@ -347,11 +337,20 @@ def _coefficients_table(rows: Sequence[Mapping[str, Any]]) -> Block:
     )
 
 
+_DECODE_COLUMNS = ("model_w", "measured_w", "measured_low_w", "measured_high_w")
+
+
 def _decode_table(rows: Sequence[Mapping[str, Any]]) -> Block:
     return Table(
-        ("", "load", "model", "measured", "source"),
+        ("", "load", "model", "measured", "low", "high", "trust", "source"),
         tuple(
-            (row["name"], row["load"], figure(row["model_w"]), row["measured_w"], row["source"])
+            (
+                row["name"],
+                row["load"],
+                *(figure(row[key]) for key in _DECODE_COLUMNS),
+                row["trust"],
+                row["source"],
+            )
             for row in rows
         ),
         numeric=False,
