@@ -19,7 +19,7 @@ from .assess import assess_solved, sensitivities_at
 from .ended import Ended
 from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
-from .lattice import Solved, search_buildable
+from .lattice import Built, Solved, search_buildable
 from .result import (
     Baseline,
     Buildable,
@@ -94,14 +94,16 @@ def _optima(
     workloads: Sequence[Workload],
     ended: Sequence[Ended],
     hard: Mapping[int, HardOptimum],
-    built: Mapping[int, Solved],
+    built: Mapping[int, Built],
 ) -> tuple[dict[int, Optimum], dict[int, Baseline]]:
     """Number of a group -> its optimum (candidates) or its best deployment (baselines)."""
     relaxed = {n: _best(groups[n], end) for n, end in enumerate(ended) if end.best is not None}
     if not relaxed:
         return {}, {}
     runs = dict(zip(relaxed, _runs(groups, workloads, relaxed), strict=True))
-    built_runs = dict(zip(built, _runs(groups, workloads, built), strict=True))
+    built_runs = dict(
+        zip(built, _runs(groups, workloads, {n: b.item for n, b in built.items()}), strict=True)
+    )
     multipliers = {
         n: ended[n].at_best_start(ended[n].lanes.multipliers)[ended[n].best] for n in relaxed
     }
@@ -144,7 +146,9 @@ def _best(group: Group, end: Ended) -> Solved:
     assert end.best is not None
     choice, branch = group.branches[end.best]
     x = end.at_best_start(end.lanes.x)[end.best]
-    return Solved(choice, group.layout, branch, x, float(end.value[end.best]))
+    return Solved(
+        choice, branch, group.layout, x, float(end.value[end.best]), float(end.bound[end.best])
+    )
 
 
 def _runs(
@@ -159,9 +163,16 @@ def _runs(
     ]
 
 
-def _buildable(item: Solved, run: Run, soft: Certified) -> Buildable:
-    value = math.exp(item.value)
-    return Buildable(run, value, value / soft.lower_bound - 1.0)
+def _buildable(built: Built, run: Run, soft: Certified) -> Buildable:
+    value = math.exp(built.item.value)
+    return Buildable(
+        run=run,
+        objective=value,
+        gap=value / soft.lower_bound - 1.0,
+        lattice_lower_bound=math.exp(built.lattice_bound),
+        lattice_gap=math.expm1(built.item.value - built.lattice_bound),
+        branch_gap=math.expm1(built.item.value - built.item.bound),
+    )
 
 
 def _at_box(item: Solved) -> dict[str, str]:

@@ -63,7 +63,13 @@ class Buildable:
     run: Run
     objective: float
     gap: float
-    """Against the lower bound of the whole candidate."""
+    """Against the lower bound of the whole candidate, for which nothing has to be whole."""
+    lattice_lower_bound: float
+    """No buildable design of the candidate is below it."""
+    lattice_gap: float
+    """Against the bound above."""
+    branch_gap: float
+    """Against the bound of its own branch, with its stacks, their capacity and its ports."""
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,9 @@ def _buildable(
         "technology": dict(entries[buildable.run.choice.technology]),
         "objective": buildable.objective,
         "gap": buildable.gap,
+        "lattice_lower_bound": buildable.lattice_lower_bound,
+        "lattice_gap": buildable.lattice_gap,
+        "branch_gap": buildable.branch_gap,
     }
 
 
