@@ -42,8 +42,8 @@ from litegpu_opt.machine.silicon import (
     blocks,
     dies_per_wafer,
     harvested_yield,
-    negative_binomial_yield,
 )
+from litegpu_opt.machine.yields import negative_binomial_yield
 from litegpu_opt.numerics import scalar
 from litegpu_opt.optimizer.branches import candidate_branches, stacked_pools
 from litegpu_opt.optimizer.problem import BOX, VARIABLES, objective_and_limits, point_at

@@ -45,8 +45,8 @@ from litegpu_opt.machine.silicon import (
     edge_needed_mm,
     field_area_mm2,
     harvested_yield,
-    negative_binomial_yield,
 )
+from litegpu_opt.machine.yields import negative_binomial_yield
 from litegpu_opt.numerics import scalar
 from litegpu_opt.serving import serve
 from litegpu_opt.workload.collectives import all_reduce
