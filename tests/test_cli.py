@@ -474,6 +474,23 @@ def test_price_basis_costs_more(call, ideal):
     assert content["usd_per_device_hour"] > cost["usd_per_device_hour"] > 0.1
 
 
+def test_a_device_hour_is_broken_down_on_both_bases(call):
+    hours = strict_json(call(*EVALUATE, "--json")[1])["device_hour_by_basis"]
+    for basis in ("cost", "price"):
+        content = strict_json(call(*EVALUATE, "--basis", basis, "--json")[1])
+        assert content["device_hour"] == pytest.approx(hours[basis])
+        owned = content["device_hour"]["total_usd"] - content["device_hour"]["electricity_usd"]
+        assert content["usd_per_device_hour"] == pytest.approx(owned)
+    # a margin of 75 % makes the accelerator four times as dear, and nothing else but what goes by
+    # the capital; electricity is the same
+    cost, price = hours["cost"], hours["price"]
+    assert price["accelerator_usd"] == pytest.approx(4 * cost["accelerator_usd"])
+    for line in ("host_usd", "network_usd", "facility_usd", "electricity_usd"):
+        assert price[line] == cost[line]
+    screen = call(*EVALUATE)[1]
+    assert "USD per hour of an owned device" in screen and "spares" in screen
+
+
 def test_an_impossible_chip_is_not_feasible(call, tmp_path):
     path = tmp_path / "shrunk.toml"
     path.write_text(panel_fixture.SHRUNK)

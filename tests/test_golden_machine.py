@@ -562,7 +562,9 @@ def test_yearly_cost_by_hand(h100):
     close(year.network_usd, it[2] * crf[0])
     close(year.facility_usd, float(lines.facility_usd) * crf[1])
     close(year.operations_usd, 0.05 * sum(it))
-    total = sum(it) * (crf[0] + 0.05) + float(lines.facility_usd) * crf[1]
+    # 5 % more IT equipment than is in service, with its operation
+    close(year.spares_usd, 0.05 * sum(it) * (crf[0] + 0.05))
+    total = 1.05 * sum(it) * (crf[0] + 0.05) + float(lines.facility_usd) * crf[1]
     close(year.usd_per_second, total / (365 * 24 * 3600))
 
 

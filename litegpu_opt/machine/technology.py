@@ -132,6 +132,8 @@ class Prices(eqx.Module):
     facility_life_years: Array = leaf()
     interest: Array = leaf()
     opex_share: Array = leaf()
+    spare_share: Array = leaf()
+    """Spare devices owned per device in service."""
     gross_margin: Array = leaf()
     load_factor: Array = leaf()
     nre_charged: Array = leaf()

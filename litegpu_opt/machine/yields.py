@@ -17,32 +17,32 @@ covers the others. 1/Y of each is log-log convex in A and in D0.
 import jax.numpy as jnp
 from jax import Array
 
-from ..numerics import TINY, AnyArray
+from ..numerics import TINY
 
 
-def defects_per_die(area_mm2: AnyArray, defects_per_cm2: AnyArray) -> Array:
+def defects_per_die(area_mm2: Array, defects_per_cm2: Array) -> Array:
     """`x = A D0/100`: 1 cm2 is 100 mm2."""
     return area_mm2 * defects_per_cm2 / 100.0
 
 
-def poisson_yield(area_mm2: AnyArray, defects_per_cm2: AnyArray) -> Array:
+def poisson_yield(area_mm2: Array, defects_per_cm2: Array) -> Array:
     """`Y = exp(-x)`: defects fall anywhere alike."""
     return jnp.exp(-defects_per_die(area_mm2, defects_per_cm2))
 
 
-def murphy_yield(area_mm2: AnyArray, defects_per_cm2: AnyArray) -> Array:
+def murphy_yield(area_mm2: Array, defects_per_cm2: Array) -> Array:
     """`Y = ((1 - exp(-x))/x)^2`: densities spread in a triangle; 1 where there are no defects."""
     x = defects_per_die(area_mm2, defects_per_cm2) + TINY
     return (-jnp.expm1(-x) / x) ** 2
 
 
-def seeds_yield(area_mm2: AnyArray, defects_per_cm2: AnyArray) -> Array:
+def seeds_yield(area_mm2: Array, defects_per_cm2: Array) -> Array:
     """`Y = 1/(1 + x)`: densities spread exponentially."""
     return negative_binomial_yield(area_mm2, defects_per_cm2, 1.0)
 
 
 def negative_binomial_yield(
-    area_mm2: AnyArray, defects_per_cm2: AnyArray, clustering: AnyArray | float
+    area_mm2: Array, defects_per_cm2: Array, clustering: Array | float
 ) -> Array:
     """`Y = (1 + x/a)^-a`: densities spread as a gamma distribution with clustering a."""
     return (1.0 + defects_per_die(area_mm2, defects_per_cm2) / clustering) ** -clustering

@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..evaluation import Metrics, evaluate
 from ..execution.phase import moved_gb, total_tflop_per_seq
 from ..execution.roofline import HardRoof, Roof, SoftRoof
+from ..machine.cost import yearly_cost
 from ..numerics import scalar
 from ..workload.counts import operator_names
 from ..workload.parallelism import Parallelism, check_parallelism
@@ -24,8 +25,11 @@ from ..workload.pool import build_pools
 from ..workload.traffic import Workload
 from .document import NOT_APPLICABLE, NOT_COUNTED, Section, Table, figure
 from .findings import phases_above_tdp, violations_text
-from .metrics_json import metrics_json
+from .metrics_json import device_hour, metrics_json
 
+
+BASES = ("cost", "price")
+"""Entries of the prices: bills of materials, and with a gross margin on the accelerator."""
 
 RESOURCES = ("compute", "memory", "launch", "collective", "wire")
 """Terms of the time of an operator."""
@@ -87,6 +91,17 @@ def evaluation_json(
         gross_margin=float(technology.prices.gross_margin),
         built=bool(accelerator.datasheet),
     )
+    content["device_hour_by_basis"] = {
+        each: device_hour(
+            yearly_cost(
+                accelerator.design(),
+                metrics.tdp_w,
+                accelerator.technology(execution=execution, prices=each),
+            ),
+            metrics.electricity_usd_per_second,
+        )
+        for each in BASES
+    }
     if breakdown:
         content["breakdown"] = _breakdown(metrics, workload, deployment, roof)
     return content | {
@@ -170,6 +185,7 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
                 *(f"{sentence}." for sentence in phases_above_tdp(content)),
                 _metrics(content),
                 _memory(content),
+                _device_hour(content),
             ),
         ),
         *_phases(
@@ -255,6 +271,18 @@ def _memory(content: Mapping[str, Any]) -> Table:
             )
         ),
         "Memory",
+    )
+
+
+def _device_hour(content: Mapping[str, Any]) -> Table:
+    bases = content["device_hour_by_basis"]
+    return Table(
+        ("USD per hour of an owned device", *(f"{basis} basis" for basis in bases)),
+        tuple(
+            (line.removesuffix("_usd"), *(figure(lines[line]) for lines in bases.values()))
+            for line in content["device_hour"]
+        ),
+        "Ownership",
     )
 
 
