@@ -14,8 +14,8 @@ import panel_fixture
 import pytest
 
 from litegpu_opt.cli import main
-from litegpu_opt.cli.evaluate import CacheFormat, Collective, WeightFormat
 from litegpu_opt.cli.optimize import _check_folder
+from litegpu_opt.cli.options import CacheFormat, Collective, WeightFormat
 from litegpu_opt.report.findings import infeasible_texts, shortfall_text
 from litegpu_opt.units import parse_quantity
 from litegpu_opt.workload.collectives import ALGORITHMS
