@@ -19,7 +19,7 @@ ENTRIES = [(table, entry) for table in catalog.TABLE_NAMES for entry in catalog.
 
 def test_tables_are_those_of_the_model():
     assert set(catalog.TABLE_NAMES) == set(TABLES) == set(catalog.DEFAULT_ENTRIES)
-    assert len(ENTRIES) == 25
+    assert len(ENTRIES) == 27
 
 
 @pytest.mark.parametrize(("table", "entry"), ENTRIES)

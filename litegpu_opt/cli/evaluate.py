@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .options import Json, Serving
+from .options import Basis, Json, Serving
 
 
 def evaluate(
@@ -16,6 +16,7 @@ def evaluate(
     breakdown: Annotated[
         bool, Parameter(negative="", help="Add the time of every operator.")
     ] = False,
+    basis: Basis = None,
     as_json: Json = False,
 ) -> int:
     """One accelerator, one model, one deployment: time, cost, energy, memory.
@@ -30,7 +31,7 @@ def evaluate(
     from .console import show, show_json
 
     inputs: dict[str, dict[str, Any]] = {}
-    deployed = serving.deployed(accelerator, inputs)
+    deployed = serving.deployed(accelerator, basis, inputs)
     content = evaluation_json(deployed, breakdown=breakdown) | {
         "inputs": inputs,
         "assumed": list(deployed.workload.transformer.assumed),

@@ -72,6 +72,10 @@ WeightFormat = Literal[
 ]
 CacheFormat = Literal["checkpoint", "bf16", "fp16", "fp8", "int8"]
 Collective = Literal["ring", "in-network", "one-shot", "two-shot"]
+Basis = Annotated[
+    Literal["cost", "price"] | None,
+    Parameter(help="Bill of materials or selling prices [default: cost].", converter=choice),
+]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
 
 
@@ -163,12 +167,10 @@ class Serving:
     tbt: Annotated[
         str | None, Parameter(help='Limit on the time between tokens, such as "50 ms" [none].')
     ] = None
-    basis: Annotated[
-        Literal["cost", "price"] | None,
-        Parameter(help="Bill of materials or selling prices [default: cost].", converter=choice),
-    ] = None
 
-    def deployed(self, accelerator: str, inputs: dict[str, dict[str, Any]]) -> "Deployed":
+    def deployed(
+        self, accelerator: str, basis: str | None, inputs: dict[str, dict[str, Any]]
+    ) -> "Deployed":
         """Everything read and checked, for an accelerator by name or path.
 
         **Arguments:**
@@ -182,13 +184,15 @@ class Serving:
         from ..workload.precision import Precision
         from ..workload.traffic import NO_LIMIT_MS, make_workload
 
-        def given(name: str, default: Any = None, unit: str = "") -> Any:
-            """The value of an option, noted with its origin."""
-            value = getattr(self, name)
+        def stated(name: str, value: Any, default: Any = None, unit: str = "") -> Any:
+            """A value or its default, noted with its origin."""
             chosen = default if value is None else value
             origin = "default" if value is None else "flag"
             inputs[name] = {"value": chosen, "unit": unit, "origin": origin}
             return chosen
+
+        def given(name: str, default: Any = None, unit: str = "") -> Any:
+            return stated(name, getattr(self, name), default, unit)
 
         def limit(name: str) -> float:
             text = given(name, unit="ms")
@@ -197,8 +201,7 @@ class Serving:
             return NO_LIMIT_MS if value is None else value
 
         transformer = read_transformer(given("model"))
-        chip = load_accelerator(accelerator, "--accelerator")
-        inputs["accelerator"] = {"value": accelerator, "unit": "", "origin": "flag"}
+        chip = load_accelerator(stated("accelerator", accelerator), "--accelerator")
         parallelism = Parallelism(
             tp=given("tp"),
             **{name: given(name, 1) for name in ("dp", "pp", "ep", "kv_parallel")},
@@ -228,7 +231,7 @@ class Serving:
             batch_prefill=batch_prefill,
             batch_decode=batch,
             execution=given("execution", "calibrated"),
-            basis=given("basis", "cost"),
+            basis=stated("basis", basis, "cost"),
         )
 
 
