@@ -20,7 +20,6 @@ _CLOSED = {
     "process.sm_repairable": _SHARE,
     "process.sram_repairable": _SHARE,
     "process.memory_phy_repairable": _SHARE,
-    "process.sm_waiting_share": _SHARE,
     "process.voltage_slope": _SHARE,
     "prices.interest": _SHARE,
     "prices.nre_charged": _SHARE,

@@ -54,7 +54,6 @@ class Process(eqx.Module):
     voltage_floor: Array = leaf()
     idle_w_per_mm2: Array = leaf()
     pj_per_sm_clock: Array = leaf()
-    sm_waiting_share: Array = leaf()
     pj_per_flop_bf16: Array = leaf()
     pj_per_flop_fp8: Array = leaf()
     operand_pj_per_bit: Array = leaf()

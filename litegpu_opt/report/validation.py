@@ -266,8 +266,7 @@ def validation_sections(content: Mapping[str, Any]) -> list[Section]:
         Section(
             "Power in decode, W",
             (
-                "Not among the figures above: process.sm_waiting_share, a ninth coefficient, is "
-                "fitted to these.",
+                "No coefficient is fitted to these.",
                 _decode_table(content["decode_power"]),
             ),
         ),

@@ -22,7 +22,6 @@ def _rates_and_energies(prefix: str, clock: str) -> dict[str, Quantity]:
     line += "process.reference_clock_ghz"
     sharp = f"{FLOOR_SHARPNESS:g}"
     logic = f"{prefix}voltage ** 2"
-    waiting = "(1 - process.sm_waiting_share) * process.pj_per_sm_clock"
     return {
         f"{prefix}voltage": Quantity(
             f"((process.voltage_floor ** {sharp} + ({line}) ** {sharp})"
@@ -41,12 +40,12 @@ def _rates_and_energies(prefix: str, clock: str) -> dict[str, Quantity]:
             "dense peak in fp8",
         ),
         f"{prefix}bf16_j_per_tflop": Quantity(
-            f"(process.pj_per_flop_bf16 + {waiting} / process.flop_per_clock_bf16) * {logic}",
+            f"process.pj_per_flop_bf16 * {logic}",
             "J/TFLOP",
-            "energy of a FLOP in bf16, pJ, with what an SM draws more than when it waits",
+            "energy of a FLOP in bf16, pJ",
         ),
         f"{prefix}fp8_j_per_tflop": Quantity(
-            f"(process.pj_per_flop_fp8 + {waiting} / process.flop_per_clock_fp8) * {logic}",
+            f"process.pj_per_flop_fp8 * {logic}",
             "J/TFLOP",
             "the same in fp8",
         ),
@@ -59,10 +58,10 @@ def _rates_and_energies(prefix: str, clock: str) -> dict[str, Quantity]:
         ),
         f"{prefix}static_w": Quantity(
             "process.idle_w_per_mm2 * design.die_area_mm2 * design.dies_per_package"
-            " + process.sm_waiting_share * process.pj_per_sm_clock * design.sm_count"
+            " + process.pj_per_sm_clock * design.sm_count"
             f" * {clock} * {logic} / 1000",
             "W",
-            "idle silicon, and SMs that are clocked and wait",
+            "idle silicon, and SMs that are clocked, at work or waiting",
         ),
     }
 
