@@ -13,6 +13,7 @@ from .machine.cost import (
     YearlyCost,
     bill_of_materials,
     nre_usd_per_token,
+    usd_per_joule,
     yearly_cost,
 )
 from .machine.design import Design
@@ -47,6 +48,8 @@ class Metrics(eqx.Module):
     """Average draw of a device while busy, over both pools."""
     bill_of_materials: BillOfMaterials
     yearly_cost: YearlyCost
+    electricity_usd_per_second: Array
+    """Of an owned device with all that is drawn around it, on average over both pools."""
     nre_usd_per_token: Array
     uses: Array
     limits: Array
@@ -81,6 +84,7 @@ def assess(
     prefill_sms, decode_sms = pools.devices * design.sm_count
     busy_s = services.device_seconds_per_token
     device_w = MS_PER_S * services.device_j / services.time_ms
+    owned_s = jnp.sum(busy_s) / technology.prices.load_factor
     return Metrics(
         services=services,
         tdp_w=tdp_w,
@@ -92,6 +96,7 @@ def assess(
         power_w=jnp.sum(busy_s * device_w) / jnp.sum(busy_s),
         bill_of_materials=bill_of_materials(design, technology),
         yearly_cost=yearly_cost(design, tdp_w, technology),
+        electricity_usd_per_second=usd_per_joule(technology) * joules_per_token / owned_s,
         nre_usd_per_token=nre_usd_per_token(technology),
         uses=uses,
         limits=limits,

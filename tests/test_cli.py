@@ -14,8 +14,8 @@ import panel_fixture
 import pytest
 
 from litegpu_opt.cli import main
-from litegpu_opt.cli.evaluate import CacheFormat, Collective, WeightFormat
 from litegpu_opt.cli.optimize import _check_folder
+from litegpu_opt.cli.options import CacheFormat, Collective, WeightFormat
 from litegpu_opt.report.findings import infeasible_texts, shortfall_text
 from litegpu_opt.units import parse_quantity
 from litegpu_opt.workload.collectives import ALGORITHMS
@@ -38,6 +38,7 @@ METRICS = {
     "power_decode_w",
     "unit_price_usd",
     "usd_per_device_hour",
+    "device_hour",
     "die_area_mm2",
     "unit_cost_usd",
     "memory_required_gb",
@@ -97,6 +98,7 @@ def strict_json(text):
         ["--help"],
         ["evaluate", "--help"],
         ["optimize", "--help"],
+        ["explain", "--help"],
         ["catalog", "--help"],
         ["catalog", "models", "--help"],
         ["--version"],
@@ -472,6 +474,23 @@ def test_price_basis_costs_more(call, ideal):
     cost = strict_json(ideal.stdout)
     assert cost["unit_price_usd"] == pytest.approx(cost["unit_cost_usd"])
     assert content["usd_per_device_hour"] > cost["usd_per_device_hour"] > 0.1
+
+
+def test_a_device_hour_is_broken_down_on_both_bases(call):
+    hours = strict_json(call(*EVALUATE, "--json")[1])["device_hour_by_basis"]
+    for basis in ("cost", "price"):
+        content = strict_json(call(*EVALUATE, "--basis", basis, "--json")[1])
+        assert content["device_hour"] == pytest.approx(hours[basis])
+        owned = content["device_hour"]["total_usd"] - content["device_hour"]["electricity_usd"]
+        assert content["usd_per_device_hour"] == pytest.approx(owned)
+    # a margin of 75 % makes the accelerator four times as dear, and nothing else but what goes by
+    # the capital; electricity is the same
+    cost, price = hours["cost"], hours["price"]
+    assert price["accelerator_usd"] == pytest.approx(4 * cost["accelerator_usd"])
+    for line in ("host_usd", "network_usd", "facility_usd", "electricity_usd"):
+        assert price[line] == cost[line]
+    screen = call(*EVALUATE)[1]
+    assert "USD per hour of an owned device" in screen and "spares" in screen
 
 
 def test_an_impossible_chip_is_not_feasible(call, tmp_path):

@@ -1,7 +1,7 @@
 """The catalogue: technologies and accelerators, every value with unit, source and trust."""
 
 from .accelerators import Accelerator, accelerator_names, load_accelerator
-from .measurements import decode_powers, issued_share
+from .measurements import issued_share, power_series
 from .quantities import FORMATS
 from .records import TRUST, Record
 from .tables import (
@@ -30,7 +30,6 @@ __all__ = [
     "Record",
     "Unmodelled",
     "accelerator_names",
-    "decode_powers",
     "facts",
     "issued_share",
     "load_accelerator",
@@ -38,6 +37,7 @@ __all__ = [
     "names",
     "offered_gb",
     "override_records",
+    "power_series",
     "provenance",
     "records",
     "technology",

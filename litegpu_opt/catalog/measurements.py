@@ -1,54 +1,53 @@
-"""Measurements beside which the machine model stands: powers in decode, what GEMMs issue."""
+"""Measurements that others published, to hold the model against."""
 
 import tomllib
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from ..files import embedded
 from .records import Record
 
 
-_PLACE = "measurements.toml"
+@dataclass(frozen=True)
+class MeasuredPower:
+    """One measured power, with its load."""
+
+    accelerator: str
+    model: str
+    engine: str
+    devices: int
+    batch: int
+    prompt: float
+    output: float
+    watts: float
+    """Of one device."""
+    tokens_per_s: float | None = None
+    """Prompt and output tokens of all devices, where they were measured beside it."""
 
 
 @dataclass(frozen=True)
-class DecodePower:
-    """Power of a chip in decode, and how much of it is thought to be in use."""
+class PowerSeries:
+    """Powers that one source measured in one way."""
 
-    chip: str
-    load: str
-    memory_share: Record
-    """Of the memory bandwidth."""
-    compute_share: Record
-    """Of the dense bf16 peak."""
-    power_w: Record
+    name: str
+    title: str
+    source: str
+    licence: str
+    trust: str
+    rows: tuple[MeasuredPower, ...]
 
 
-@cache
-def _content() -> dict[str, Any]:
-    return tomllib.loads(embedded(_PLACE).read_text("utf-8"))
+def power_series() -> tuple[PowerSeries, ...]:
+    """The catalogue's measured powers."""
+    text = embedded("measurements", "power.toml").read_text("utf-8")
+    series = []
+    for name, entry in tomllib.loads(text).items():
+        columns, rows = entry.pop("columns"), entry.pop("rows")
+        read = tuple(MeasuredPower(**dict(zip(columns, row, strict=True))) for row in rows)
+        series.append(PowerSeries(name=name, rows=read, **entry))
+    return tuple(series)
 
 
 def issued_share() -> Record:
     """Share of the clocks in which a large GEMM issues."""
-    return Record.of_leaf(_content()["issued_share"], f"{_PLACE}:issued_share")
-
-
-def decode_powers() -> tuple[DecodePower, ...]:
-    """Measured powers of chips in decode."""
-    return tuple(
-        DecodePower(
-            chip=row["chip"],
-            load=row["load"],
-            **{
-                field: Record.of_leaf(row[key], f"{_PLACE}:decode_power[{index}].{key}")
-                for field, key in (
-                    ("memory_share", "memory_share"),
-                    ("compute_share", "compute_share"),
-                    ("power_w", "power"),
-                )
-            },
-        )
-        for index, row in enumerate(_content()["decode_power"])
-    )
+    leaf = tomllib.loads(embedded("measurements", "gemm.toml").read_text("utf-8"))["issued_share"]
+    return Record.of_leaf(leaf, "gemm.toml:issued_share")

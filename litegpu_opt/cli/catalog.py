@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .evaluate import CacheFormat, Json, WeightFormat
+from .options import CacheFormat, Json, WeightFormat
 
 
 def models(

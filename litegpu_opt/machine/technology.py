@@ -55,7 +55,6 @@ class Process(eqx.Module):
     voltage_floor: Array = leaf()
     idle_w_per_mm2: Array = leaf()
     pj_per_sm_clock: Array = leaf()
-    sm_waiting_share: Array = leaf()
     pj_per_flop_bf16: Array = leaf()
     pj_per_flop_fp8: Array = leaf()
     operand_pj_per_bit: Array = leaf()
@@ -142,6 +141,8 @@ class Prices(eqx.Module):
     facility_life_years: Array = leaf()
     interest: Array = leaf()
     opex_share: Array = leaf()
+    spare_share: Array = leaf()
+    """Spare devices owned per device in service."""
     gross_margin: Array = leaf()
     load_factor: Array = leaf()
     nre_charged: Array = leaf()

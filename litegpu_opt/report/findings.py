@@ -12,7 +12,7 @@ NOT_MODELLED = (
     "mixture-of-experts models, pipeline and expert parallelism in a search (evaluate has them)",
     "queueing at an arrival rate",
     "chunked prefill in a mixed pool",
-    "reliability and spares",
+    "failures by kind and size of device (all own the same share of spares)",
     "cold-plate cost",
     "idle power of links",
     "activation memory beyond the 10 % reserve",
