@@ -125,3 +125,10 @@ def plain_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise UserError(f"{shown(value)} is not accepted", allowed="a name or a path")
     return value
+
+
+def yes_or_no(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise UserError(f"{shown(value)} is not accepted", allowed="true or false")
+    return value

@@ -24,8 +24,10 @@ from .fields import (
     several,
     table_rows,
     whole,
+    yes_or_no,
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
+from .questions import StudyBreakEven, StudyFront
 from .space import DESIGN_BOX, DESIGN_KEYS, OBJECTIVES, objective_name
 from .units import parse_quantity, shown
 from .workload.phases import SERVED
@@ -215,7 +217,15 @@ _CANDIDATES = tuple(
     )
 )
 _BASELINES = (StudyBaseline(accelerator="h100-sxm"),)
-_NESTED = ("technology", "space", "workloads", "candidates", "baselines")
+_NESTED = (
+    "technology",
+    "space",
+    "workloads",
+    "candidates",
+    "baselines",
+    "fronts",
+    "break_evens",
+)
 
 
 class Study(Table):
@@ -241,11 +251,22 @@ class Study(Table):
     baselines: Annotated[
         tuple[StudyBaseline, ...], checked(table_rows("baseline")), Field(alias="baseline")
     ] = _BASELINES
+    fronts: Annotated[
+        tuple[StudyFront, ...], checked(table_rows("front")), Field(alias="front")
+    ] = ()
+    break_evens: Annotated[
+        tuple[StudyBreakEven, ...], checked(table_rows("break_even")), Field(alias="break_even")
+    ] = ()
+    specialised: Annotated[bool, checked(yes_or_no)] = False
+    """Whether to search a pair of designs as well, one for prefill and one for decode."""
+    tornado: Annotated[int, checked(whole(0, 100))] = 0
+    """Assumptions of each optimum for which it is searched again at the ends of their ranges."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Study":
-        for key, rows in self._arrays().items():
-            attribute = "accelerator" if key == "baseline" else "name"
+        named = {"workload": "name", "candidate": "name", "baseline": "accelerator"}
+        for key, attribute in named.items():
+            rows = self._arrays()[key]
             seen = set()
             for index, row in enumerate(rows):
                 name = getattr(row, attribute)
@@ -290,6 +311,8 @@ class Study(Table):
             "workload": self.workloads,
             "candidate": self.candidates,
             "baseline": self.baselines,
+            "front": self.fronts,
+            "break_even": self.break_evens,
         }
 
 

@@ -115,6 +115,15 @@ def check_domain(name: str, value: float, where: str) -> None:
         raise UserError(f"{value:g} is out of range", where=where, allowed=allowed)
 
 
+def is_allowed(name: str, value: float) -> bool:
+    """Whether a value is in its domain."""
+    try:
+        check_domain(name, value, "")
+    except UserError:
+        return False
+    return True
+
+
 def check_scale(value: float, catalogued: Record, where: str) -> None:
     """Refuse a value that is not 0 and further than a factor of 1000 outside the catalogue's range:
     a unit slip, or beyond what double precision carries. **Raises:** `UserError`.

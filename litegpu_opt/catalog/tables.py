@@ -132,7 +132,7 @@ def _override(name: str, value: Any, where: str) -> Record:
         raise _unknown_value(name, where)
     record = value if isinstance(value, Record) else read_record(value, known[name], where)
     check_domain(name, record.value, where)
-    check_scale(record.value, _default_records()[name], where)
+    check_scale(record.value, default_records()[name], where)
     return record
 
 
@@ -147,7 +147,8 @@ def _unknown_value(name: str, where: str) -> UserError:
 
 
 @cache
-def _default_records() -> dict[str, Record]:
+def default_records() -> dict[str, Record]:
+    """`"table.field"` -> record of the default entries."""
     return {
         f"{table}.{field}": record
         for table in TABLE_NAMES
@@ -157,7 +158,7 @@ def _default_records() -> dict[str, Record]:
 
 @cache
 def _units() -> dict[str, str]:
-    return {name: record.unit for name, record in _default_records().items()}
+    return {name: record.unit for name, record in default_records().items()}
 
 
 def provenance(overrides: Overrides | None = None, **entries: str) -> dict[str, Record]:

@@ -14,9 +14,9 @@ from ..machine.design import Design
 from ..machine.technology import Technology
 from ..programs import compiled
 from .branches import stack
-from .lattice import Solved
 from .problem import Branch, values_at
 from .sensitivity import by_name, technology_elasticities
+from .solved import Solved
 
 
 HALF_LOAD = 0.5

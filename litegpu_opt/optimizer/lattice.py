@@ -18,11 +18,10 @@ from ..machine.silicon import die_link_edge_mm, edge_needed_mm, field_area_mm2
 from ..machine.technology import Technology
 from ..space import DESIGN_VARIABLES
 from ..study import Study
-from .branches import Choice, hold, stack, with_aspect
+from .branches import hold, stack, with_aspect
 from .ended import Ended, solved
 from .groups import Group, study_technologies
-from .layout import Layout
-from .problem import Branch
+from .solved import Solved
 from .solving import Progress, solve
 
 
@@ -32,28 +31,6 @@ KEPT = 8
 """Items of a group that go on from one stage to the next."""
 PLACED = 4
 """Items of a group that go on to the last stage."""
-
-
-@dataclass(frozen=True)
-class Solved:
-    """A branch with its optimum: logarithms of the variables, and of the objective."""
-
-    choice: Choice
-    branch: Branch
-    layout: Layout
-    x: np.ndarray
-    value: float
-    bound: float
-    """No point of the branch is below it."""
-
-    @property
-    def variables(self) -> dict[str, float]:
-        """Variable -> value in its own unit; held ones without the rounding of their logarithm."""
-        searched, held = np.exp(self.x), np.exp(self.branch.fixed)
-        return {
-            name: float(searched[i]) if self.branch.free[i] else float(f"{held[i]:.12g}")
-            for i, name in enumerate(self.layout.variables)
-        }
 
 
 Choices = Callable[[Solved], Iterable[dict[str, float]]]

@@ -6,33 +6,44 @@ candidate, the hard roofline, the sensitivities and the buildable neighbours.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from ..objectives import TOKENS_PER_MILLION
-from ..space import PHYSICAL
+from ..questions import FRONT_LIMITS
+from ..space import OBJECTIVES, PHYSICAL
 from ..study import Study
+from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
+from .breakeven import search_break_evens
 from .ended import Ended
 from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
-from .lattice import Built, Solved, search_buildable
+from .lattice import Built, search_buildable
+from .pareto import Front as SearchedFront
+from .pareto import search_fronts
 from .result import (
     Baseline,
     Buildable,
     Certified,
+    Front,
+    FrontPoint,
     Infeasible,
     Optimum,
     PanelResult,
+    PhaseDesigns,
     Run,
     WorkloadResult,
 )
 from .search import search, solve_parts
 from .shortfall import search_shortfalls
+from .solved import Solved, best_of
 from .solving import Progress
+from .specialised import Specialised, search_specialised
+from .tornado import search_tornados
 
 
 GAP_SHOWN = 1e-3
@@ -68,6 +79,14 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
         shortfalls = search_shortfalls(groups, ended, progress)
     with stage("report"):
         optima, baselines = _optima(groups, workloads, ended, hard, built)
+    with stage("questions"):
+        pairs = search_specialised(groups, parts, progress) if study.specialised else {}
+        fronts = search_fronts(groups, ended, study, progress)
+        break_evens = search_break_evens(groups, ended, study, progress)
+        slopes = {n: optimum.sensitivities for n, optimum in optima.items()}
+        tornados = search_tornados(groups, ended, slopes, study, progress)
+        phase_designs = _phase_designs(groups, workloads, pairs)
+        drawn = [(front.group, _front(groups, workloads, front)) for front in fronts]
     panel = tuple(
         WorkloadResult(
             name=study.workloads[index].name,
@@ -79,10 +98,52 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
                 for n, limits in shortfalls.items()
                 if groups[n].workload == index
             ),
+            specialised=tuple(_of_workload(phase_designs, groups, index)),
+            fronts=tuple(front for n, front in drawn if groups[n].workload == index),
+            break_evens=tuple(found for number, found in break_evens if number == index),
+            tornados={
+                groups[n].name: bars for n, bars in tornados.items() if groups[n].workload == index
+            },
         )
         for index, workload in enumerate(workloads)
     )
     return PanelResult(study, panel, seconds)
+
+
+def _phase_designs(
+    groups: Sequence[Group], workloads: Sequence[Workload], pairs: Mapping[int, Specialised]
+) -> dict[int, PhaseDesigns]:
+    """Number of a group -> its designs for one phase each, with their metrics."""
+    runs = [
+        _runs(groups, workloads, {n: pair.designs[phase] for n, pair in pairs.items()})
+        for phase in range(len(PHASES))
+    ]
+    return {
+        n: PhaseDesigns(groups[n].name, prefill, decode, Certified(pair.value, pair.lower_bound))
+        for (n, pair), prefill, decode in zip(pairs.items(), *runs, strict=True)
+    }
+
+
+def _front(groups: Sequence[Group], workloads: Sequence[Workload], front: SearchedFront) -> Front:
+    group = groups[front.group]
+    items = {row: point.item for row, point in enumerate(front.points) if point.item is not None}
+    prompt = float(workloads[group.workload].traffic.prompt_tokens)
+    runs = dict(zip(items, _runs_at(items.values(), [prompt] * len(items)), strict=True))
+    units = FRONT_LIMITS | OBJECTIVES
+    return Front(
+        name=group.name,
+        over=front.over,
+        unit=units[front.over],
+        points=tuple(
+            FrontPoint(
+                limit=point.limit,
+                lower_bound=math.exp(point.lower_bound),
+                objective=math.exp(items[row].value) if row in items else math.inf,
+                run=runs.get(row),
+            )
+            for row, point in enumerate(front.points)
+        ),
+    )
 
 
 def _of_workload(items: Mapping[int, object], groups: Sequence[Group], index: int) -> Iterator:
@@ -97,7 +158,8 @@ def _optima(
     built: Mapping[int, Built],
 ) -> tuple[dict[int, Optimum], dict[int, Baseline]]:
     """Number of a group -> its optimum (candidates) or its best deployment (baselines)."""
-    relaxed = {n: _best(groups[n], end) for n, end in enumerate(ended) if end.best is not None}
+    optima = {n: best_of(groups[n], end) for n, end in enumerate(ended)}
+    relaxed = {n: item for n, item in optima.items() if item is not None}
     if not relaxed:
         return {}, {}
     runs = dict(zip(relaxed, _runs(groups, workloads, relaxed), strict=True))
@@ -142,24 +204,18 @@ def _optima(
     return optima, baselines
 
 
-def _best(group: Group, end: Ended) -> Solved:
-    assert end.best is not None
-    choice, branch = group.branches[end.best]
-    x = end.at_best_start(end.lanes.x)[end.best]
-    return Solved(
-        choice, branch, group.layout, x, float(end.value[end.best]), float(end.bound[end.best])
-    )
-
-
 def _runs(
     groups: Sequence[Group], workloads: Sequence[Workload], items: Mapping[int, Solved]
 ) -> list[Run]:
     prompts = [float(workloads[groups[n].workload].traffic.prompt_tokens) for n in items]
+    return _runs_at(items.values(), prompts)
+
+
+def _runs_at(items: Iterable[Solved], prompts: Sequence[float]) -> list[Run]:
+    items = list(items)
     return [
         Run(item.choice, item.variables, metrics, TOKENS_PER_MILLION * half)
-        for item, (metrics, half) in zip(
-            items.values(), assess_solved(items.values(), prompts), strict=True
-        )
+        for item, (metrics, half) in zip(items, assess_solved(items, prompts), strict=True)
     ]
 
 

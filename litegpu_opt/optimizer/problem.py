@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..execution.roofline import Roof
+from ..execution.roofline import Roof, SoftRoof, for_pools
 from ..limits import Caps, uses_and_limits
 from ..machine.design import Design
 from ..machine.technology import Technology
 from ..numerics import AnyArray
+from ..objectives import objective_values
 from ..serving import Service, serve_pools
 from ..space import DESIGN_VARIABLES, OBJECTIVES
 from ..workload.pool import Pool
@@ -91,6 +92,14 @@ def point_at(x: AnyArray, branch: Branch, roofs: Roof) -> Point:
         branch.pools, batches, clocks_ghz, roofs, design, tdp_w, branch.technology
     )
     return Point(design, tdp_w, batches, clocks_ghz, services)
+
+
+@jax.jit
+def log_objectives(x: Array, branch: Branch) -> Array:
+    """Logarithms of `OBJECTIVES` at logarithms `x`, with the soft roof of the technology."""
+    roof = SoftRoof(branch.technology.execution.overlap_exponent)
+    point = point_at(x, branch, for_pools(roof, branch.pool_count))
+    return jnp.log(objective_values(point.services, point.design, branch.technology))
 
 
 @jax.jit  # traced once for all the programs that differentiate it

@@ -1,6 +1,7 @@
 """What a search returns: optima with their certificates, buildable designs, baselines."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..evaluation import Metrics
@@ -125,6 +126,72 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class BreakEven:
+    """The value of an assumption at which two sides tie, each at its best."""
+
+    parameter: str
+    """`"table.field"`."""
+    sides: tuple[str, str]
+    values: tuple[float, ...]
+    """Values of the parameter over the range."""
+    ratios: tuple[float, ...]
+    """Best objective of the first side over that of the second, at each of these values."""
+    crossings: tuple[float, ...]
+    """Values at which both tie; none in this range if empty."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One assumption of one optimum; objectives in their own unit, infinite where infeasible, NaN
+    where the assumption cannot have the value.
+    """
+
+    name: str
+    """`"table.field"`."""
+    low: float
+    high: float
+    at_low: float
+    """Best objective with the assumption at `low`."""
+    at_high: float
+    at_minus: float
+    """Best objective with the assumption 10 % lower."""
+    at_plus: float
+
+
+@dataclass(frozen=True)
+class PhaseDesigns:
+    """The best pair of designs of a candidate, one for each phase."""
+
+    name: str
+    prefill: Run
+    decode: Run
+    cost: Certified
+    """Of both together, each with a design cost of its own."""
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """The best design with one limit at a value."""
+
+    limit: float
+    lower_bound: float
+    """Infinite where proved infeasible."""
+    objective: float
+    """Infinite where nothing is feasible."""
+    run: Run | None
+
+
+@dataclass(frozen=True)
+class Front:
+    """How the best objective of a candidate depends on one limit."""
+
+    name: str
+    over: str
+    unit: str
+    points: tuple[FrontPoint, ...]
+
+
+@dataclass(frozen=True)
 class WorkloadResult:
     """All candidates and baselines on one workload."""
 
@@ -133,6 +200,11 @@ class WorkloadResult:
     optima: tuple[Optimum, ...]
     baselines: tuple[Baseline, ...]
     infeasible: tuple[Infeasible, ...]
+    specialised: tuple[PhaseDesigns, ...] = ()
+    fronts: tuple[Front, ...] = ()
+    break_evens: tuple[BreakEven, ...] = ()
+    tornados: Mapping[str, tuple[Bar, ...]] = field(default_factory=dict)
+    """Candidate -> its largest assumptions."""
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,16 @@ class Parts:
     end: Ended
     """All parts one after the other, with one start each."""
 
+    def by_group(self, leaf: np.ndarray) -> list[dict[Part, float]]:
+        """Values of all parts in the order of `end`, apart for each group."""
+        rest = iter(leaf)
+        return [{part: float(next(rest)) for part in parts} for parts in self.of_groups]
+
     def whole_bounds(self, groups: Sequence[Group], bounds: np.ndarray) -> list[np.ndarray]:
-        """Bounds of all branches of every group from those of the parts, in the order of `end`."""
-        rest = iter(bounds)
+        """Bounds of all branches of every group from those of the parts."""
         return [
-            whole_bounds(group, {part: next(rest) for part in parts})
-            if parts
-            else np.full(len(group.branches), -np.inf)
-            for group, parts in zip(groups, self.of_groups, strict=True)
+            whole_bounds(group, of_parts) if of_parts else np.full(len(group.branches), -np.inf)
+            for group, of_parts in zip(groups, self.by_group(bounds), strict=True)
         ]
 
 

@@ -9,6 +9,7 @@ from ..workload.phases import PHASES
 from .asked import asked
 from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
 from .findings import NOT_MODELLED, infeasible_texts, open_branches, trust_text
+from .questions import question_blocks
 
 
 LEAST_ELASTICITY = 1e-3
@@ -30,11 +31,13 @@ def workload_section(workload: Result) -> Section:
     optima = workload["optima"]
     blocks: list[Table | str] = [*workload["findings"]]
     if optima or workload["baselines"]:
-        blocks += [_comparison([*optima, *workload["baselines"]]), _ENERGY_NOTE]
+        entries = [*optima, *workload["baselines"]]
+        blocks += [_comparison(entries, workload["objective_text"]), _ENERGY_NOTE]
     if any(optimum["buildable"] for optimum in optima):
-        blocks.append(_buildable(optima))
+        blocks.append(_buildable(optima, workload["objective_text"]))
     if optima:
         blocks += [_limits(optima), _starts(optima)]
+    blocks += question_blocks(workload)
     blocks += [
         f"{entry['name']}{'' if open_branches(entry) else ' is not feasible'}: "
         f"{'; '.join(infeasible_texts(entry))}."
@@ -104,15 +107,18 @@ _ENERGY_NOTE = (
     "the device alone while busy."
 )
 
-_COST: tuple[tuple[str, Cell], ...] = (
-    ("cost, USD/M output tokens", lambda e: figure(e["objective"])),
+_OBJECTIVE: tuple[tuple[str, Cell], ...] = (
     ("  against the best candidate", lambda e: _ratio(e["ratio_to_best"])),
+    ("  lower bound", lambda e: figure(e["lower_bound"])),
+    ("  gap to the bound", _gap),
+    ("  hard roofline", lambda e: _hard(e, lambda hard: figure(hard["objective"]))),
+    ("  gap to its own bound", lambda e: _hard(e, _gap)),
+)
+
+_COST: tuple[tuple[str, Cell], ...] = (
+    ("cost, USD/M output tokens", lambda e: figure(e["usd_per_million_tokens"])),
     ("  output tokens per USD", lambda e: figure(e["tokens_per_dollar"])),
     ("  at half load, USD/M", lambda e: figure(e["usd_per_million_tokens_half_load"])),
-    ("  lower bound, USD/M", lambda e: figure(e["lower_bound"])),
-    ("  gap to the bound", _gap),
-    ("  hard roofline, USD/M", lambda e: _hard(e, lambda hard: figure(hard["objective"]))),
-    ("  gap to its own bound", lambda e: _hard(e, _gap)),
 )
 
 
@@ -134,24 +140,30 @@ def _ratio(value: float | None) -> str:
     return NOT_APPLICABLE if value is None else f"x{figure(value)}"
 
 
-def _comparison(entries: Sequence[Result]) -> Table:
+def _comparison(entries: Sequence[Result], objective: str) -> Table:
     return _grid(
         "Relaxed optima (whole numbers not yet asked for) and existing accelerators",
         "",
         entries,
-        (*_COST, *_DESIGN, *_DEPLOYMENT, *_SERVICE),
+        (_objective(objective), *_OBJECTIVE, *_COST, *_DESIGN, *_DEPLOYMENT, *_SERVICE),
     )
 
 
-def _buildable(optima: list[Result]) -> Table:
+def _objective(text: str) -> tuple[str, Cell]:
+    return text, lambda entry: figure(entry["objective"])
+
+
+def _buildable(optima: list[Result], objective: str) -> Table:
     built = [
         {"name": optimum["name"], **optimum["buildable"]}
         for optimum in optima
         if optimum["buildable"]
     ]
     cost: tuple[tuple[str, Cell], ...] = (
-        ("cost, USD/M output tokens", lambda e: figure(e["objective"])),
-        ("  above the lower bound", _gap),
+        _objective(objective),
+        ("  above the relaxed bound", _gap),
+        ("  above the bound of all buildable", lambda e: percent(e["lattice_gap"], 2)),
+        ("  above that of its memory and ports", lambda e: percent(e["branch_gap"], 2)),
     )
     title = "Buildable: whole SMs, stacks, ports and batches"
     return _grid(title, "", built, (*cost, *_DESIGN, *_DEPLOYMENT[:2]))

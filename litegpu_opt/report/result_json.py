@@ -26,6 +26,7 @@ from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .findings import findings
 from .metrics_json import metrics_json
+from .questions_json import objective_text, questions_json
 
 
 TOP_ASSUMPTIONS = 15
@@ -100,7 +101,10 @@ def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str,
         "optima": optima,
         "baselines": baselines,
         "infeasible": [_infeasible(entry) for entry in item.infeasible],
-    }
+        "objective_text": objective_text(study.objective),
+    } | questions_json(
+        item, lambda run: _run(run, item.workload, gross_margin=_gross_margin(study))
+    )
     return content | {"findings": findings(content)}
 
 
