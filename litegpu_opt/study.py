@@ -276,6 +276,23 @@ class Study(Table):
                 seen.add(name)
         return self
 
+    @model_validator(mode="after")
+    def _asks_about_what_there_is(self) -> "Study":
+        workloads = [row.name for row in self.workloads]
+        candidates = [row.name for row in self.candidates]
+        sides = candidates + [row.accelerator for row in self.baselines]
+        for key, rows, fields in (
+            ("front", self.fronts, {"workloads": workloads, "candidates": candidates}),
+            ("break_even", self.break_evens, {"workloads": workloads, "between": sides}),
+        ):
+            for index, row in enumerate(rows):
+                for field, known in fields.items():
+                    for name in getattr(row, field):
+                        if name not in known:
+                            where = f"{key}[{index}].{field}"
+                            raise invalid(unknown_name("name", name, known, where=where))
+        return self
+
     def tables(self) -> Iterator[tuple[str, Table]]:
         """Every table with its key path, in the order of a file; the path of the first is empty."""
         yield "", self
