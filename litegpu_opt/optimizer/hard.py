@@ -1,6 +1,6 @@
 """The hard roofline: its best design in the same space, with a bound of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from .branches import stack
 from .ended import Ended, solved
 from .groups import Group
+from .parts import Part, parts_of
 from .search import Parts
 from .solving import Progress, solve
 
@@ -38,8 +39,17 @@ def search_hard(
     bound counts as well.
     """
     chosen = [n for n, group in enumerate(groups) if group.candidate and ended[n].best is not None]
-    of_parts = parts.whole_bounds(groups, _sharp_bounds(parts, progress))
     values = {n: ended[n].hard_value for n in chosen}
+    in_play = {
+        n: {
+            part
+            for (choice, _), bound in zip(groups[n].branches, ended[n].hard_bound, strict=True)
+            if bound < values[n].min()
+            for part in parts_of(choice, groups[n].task)
+        }
+        for n in chosen
+    }
+    of_parts = parts.whole_bounds(groups, _sharp_bounds(parts, in_play, progress))
     bounds = {n: np.maximum(ended[n].hard_bound, of_parts[n]) for n in chosen}
     for exponent in EXPONENTS:
         rows = [
@@ -60,14 +70,25 @@ def search_hard(
     return {n: HardOptimum(float(values[n].min()), float(bounds[n].min())) for n in chosen}
 
 
-def _sharp_bounds(parts: Parts, progress: Progress) -> np.ndarray:
-    """Lower bounds of the parts under the hard roofline."""
-    rows = [branch for of_group in parts.of_groups for branch in of_group.values()]
-    if not rows:
-        return np.zeros(0)
-    starts = np.asarray(parts.end.lanes.x)[:, 0]
-    outcome = solve(stack(rows), starts, "hard bounds", progress, sharpness=EXPONENTS[0])
-    return np.maximum(parts.end.hard_bound, np.asarray(outcome.hard_bound))
+def _sharp_bounds(parts: Parts, in_play: Mapping[int, set[Part]], progress: Progress) -> np.ndarray:
+    """Lower bounds of the parts under the hard roofline; those in play solved with sharp roofs."""
+    bounds = np.array(parts.end.hard_bound)
+    everywhere = [
+        (n, part, branch)
+        for n, of_group in enumerate(parts.of_groups)
+        for part, branch in of_group.items()
+    ]
+    rows = [row for row, (n, part, _) in enumerate(everywhere) if part in in_play.get(n, ())]
+    if rows:
+        outcome = solve(
+            stack([everywhere[row][2] for row in rows]),
+            np.asarray(parts.end.lanes.x)[rows, 0],
+            "hard bounds",
+            progress,
+            sharpness=EXPONENTS[0],
+        )
+        bounds[rows] = np.maximum(bounds[rows], outcome.hard_bound)
+    return bounds
 
 
 def _start(end: Ended, branch: int) -> np.ndarray:

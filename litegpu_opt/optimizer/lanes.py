@@ -19,7 +19,7 @@ from .certificate import lower_bounds
 from .problem import Branch, objective_and_limits, point_at
 
 
-LANES_PER_CHUNK = 128
+LANES_PER_CHUNK = 32
 STEPS_PER_ROUND = (20, 4, 4, 8, 24)
 GENTLE_EXPONENT = 2.0
 """Largest overlap exponent with which a solve begins."""
