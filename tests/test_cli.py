@@ -135,7 +135,7 @@ def ideal():
 
 
 def test_ideal_times_of_llama_on_eight_h100(ideal):
-    """DESIGN 10: compute alone is 26.3 ms of TTFT, weights alone 5.18 ms of TBT."""
+    """Compute alone is 26.3 ms of TTFT, weights alone 5.18 ms of TBT."""
     assert (ideal.returncode, ideal.stderr) == (0, "")
     content = strict_json(ideal.stdout)
     assert 26.3e-3 <= content["ttft_s"] < 50e-3
@@ -144,6 +144,7 @@ def test_ideal_times_of_llama_on_eight_h100(ideal):
 
 
 def test_evaluate_json_has_the_promised_keys_and_origins(ideal):
+    """Case 76: every input with its origin; no limit that nobody asked for."""
     content = strict_json(ideal.stdout)
     assert content.keys() >= METRICS
     origins = {name: row["origin"] for name, row in content["inputs"].items()}
@@ -171,7 +172,7 @@ def test_calibrated_is_slower_than_ideal(call, ideal):
 
 
 def test_too_little_memory_is_reported_with_its_shortfall(call):
-    """CASES 14: 141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
+    """Case 14: 141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
     words = replaced("--tp", "1")
     code, out, err = call(*words, "--json")
     assert (code, err) == (0, "")
@@ -187,7 +188,7 @@ def test_too_little_memory_is_reported_with_its_shortfall(call):
 
 
 def test_a_largest_batch_fits_and_one_more_does_not(call):
-    """CASES 13: 165 sequences of 8000 tokens fit eight devices, 166 do not."""
+    """Case 13: 165 sequences of 8000 tokens fit eight devices, 166 do not."""
     words = (
         "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --prompt 7900 --output 100"
     )
@@ -517,6 +518,7 @@ def test_latencies_are_not_counted_in_ideal_execution(call):
 
 @pytest.mark.parametrize("width", ["60", "120", "200"])
 def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
+    """Case 78: ASCII without colour in a pipe, at any width."""
     monkeypatch.setenv("COLUMNS", width)
     code, out, _ = call(*EVALUATE, "--breakdown")
     assert code == 0
@@ -524,6 +526,22 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
     assert max(map(len, out.splitlines())) <= int(width)
     for column in ("compute", "collective", "binds"):
         assert column in out
+
+
+def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
+    """Case 78: what `| cat -v` shows at COLUMNS=60, NO_COLOR or not."""
+    done = subprocess.run(
+        f"{shlex.join([sys.executable, '-m', 'litegpu_opt', *EVALUATE, '--breakdown'])} | cat -v",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LITEGPU_CACHE": "off", "COLUMNS": "60"},
+    )
+    assert done.stderr == ""
+    # `cat -v` writes control characters as ^X and what is not ASCII as M-X
+    assert not re.search(r"\^[@-_?]|M-", done.stdout)
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "time to first token" in done.stdout
 
 
 # user errors
@@ -554,6 +572,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
     ],
 )
 def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
+    """Cases 75 and 77: the nearest name, and one line for what a user can mend."""
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
@@ -777,6 +796,7 @@ def test_catalog_of_deepseek(call):
 
 
 def test_the_list_of_models_has_them_all(call):
+    """Case 79."""
     _, out, _ = call("catalog", "models", "--json")
     models = {row["name"]: row for row in strict_json(out)["models"]}
     assert {"llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"} <= models.keys()
@@ -817,6 +837,7 @@ def test_catalog_accelerator_compares_with_data_sheet_and_teardown(call):
 
 
 def test_catalog_lists_are_complete(call):
+    """Case 79."""
     _, out, _ = call("catalog", "technologies")
     assert "memory.hbm3e" in out and "execution.ideal" in out
     _, out, _ = call("catalog", "technologies", "memory.hbm3e", "--json")

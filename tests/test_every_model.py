@@ -1,4 +1,4 @@
-"""Every model of the catalogue runs through `evaluate`, in both pools (case 79)."""
+"""Case 79: every model and accelerator of the catalogue runs, in both pools."""
 
 import jax
 import numpy as np

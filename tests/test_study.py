@@ -52,7 +52,8 @@ def test_defaults_are_those_of_the_panel(load):
         assert getattr(mine, name) == getattr(panel, name), name
 
 
-def test_nothing_is_filled_in_silently(load):  # case 76
+def test_nothing_is_filled_in_silently(load):
+    """Case 76: value and origin of every key; without limits there are none."""
     study = load(MINIMAL + '[technology]\nmemory = "hbm3"\n')
     origin = study.origin()
     assert origin["workload[0].prompt_tokens"] == "file"
@@ -183,8 +184,9 @@ def with_line(line, after="[[workload]]"):
             "baseline[0].accelerator: unknown accelerator 'h100sxm', did you mean h100-sxm?",
         ),
     ],
-)  # case 75
+)
 def test_wrong_files(load, text, message):
+    """Case 75: one line with file, key and the nearest name."""
     with pytest.raises(UserError) as caught:
         load(text)
     assert message in str(caught.value)
