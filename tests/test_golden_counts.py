@@ -72,6 +72,11 @@ PARAMETERS = {
     "gemma-2-27b": 27_227_128_320,
     "gemma-3-12b": 11_766_034_176,
     "gemma-3-27b": 27_009_346_304,
+    # h = 2816, 16 heads: 25 layers of 256 with 8 key/value heads, 5 of 512 with 2, whose keys are
+    # their values: 25 (2 * 16 * 256 h + 2 * 8 * 256 h + 512)
+    # + 5 (2 * 16 * 512 h + 2 * 512 h + 1024) + 30 (3 h (128 * 704 + 2112) + 128 h + 128 + 8 h)
+    # + 262144 h + h; of 128 experts 8 active
+    "gemma-4-26b-a4b": (25_233_141_760, 3_822_530_560),
     # 96 (12 h^2 + 13 h) + 50257 h + 2048 h + 2h with h = 12288
     "gpt-3-175b": 174_604_259_328,
     "gpt-oss-20b": (20_914_757_184, 4_187_440_704),  # model card: 3.61 B without the embedding
@@ -110,6 +115,7 @@ ADVERTISED = {
     "deepseek-v2-lite": 15.7e9,
     "deepseek-v3": 671e9,
     "falcon-40b": 41.8e9,
+    "gemma-4-26b-a4b": 25.2e9,
     "gpt-oss-20b": 21e9,
     "gpt-oss-120b": 117e9,
     "llama-2-7b": 6.74e9,

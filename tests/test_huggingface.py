@@ -42,6 +42,7 @@ OPTIONAL_IN = {
     "n_inner": {"gpt2", "bloom"},
     "ffn_hidden_size": {"falcon"},
     "num_nextn_predict_layers": {"deepseek_v2", "deepseek_v3"},
+    "num_kv_shared_layers": {"gemma4_text"},
 }
 """Sizes that only some families fix."""
 QWEN = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
@@ -49,7 +50,7 @@ OFF = {"sliding_window": {"phi3", *QWEN}, "max_window_layers": QWEN}
 """Sizes of what is off where they are missing."""
 ZERO = {
     "sliding_window", "max_window_layers", "first_k_dense_replace", "n_shared_experts",
-    "num_nextn_predict_layers",
+    "num_nextn_predict_layers", "num_kv_shared_layers", "hidden_size_per_layer_input",
 }  # fmt: skip
 """Sizes that can be 0."""
 

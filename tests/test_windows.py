@@ -69,6 +69,29 @@ def test_every_sixth_layer_is_global():
         assert kv_bytes_per_token(gemma, BF16, ALONE) * 32_768 == 16_642_998_272
 
 
+def test_five_of_thirty_layers_of_gemma_4_are_global():
+    """Case 25: 32,768 tokens in 5 layers of 2 heads of 512, 1024 in 25 layers of 8 heads of 256.
+
+    ollama 16958 counts 0.99 GB, as its windows keep a batch of 512 tokens more; 14.09 GB are 30
+    full layers with the average of 7 heads.
+    """
+    gemma = read_transformer("gemma-4-26b-a4b")
+    per_token = {layer.attention.window: 4 * layer.attention.kv_heads * layer.attention.head_dim
+                 for layer in gemma.layers}  # fmt: skip
+    assert per_token == {1024: 8192, None: 4096}
+    kept = kv_bytes_per_sequence(gemma, BF16, ALONE, 32_768)
+    assert kept == 5 * 32_768 * 4096 + 25 * 1024 * 8192 == 880_803_840
+    with_a_batch = [
+        replace(layer, attention=replace(layer.attention, window=1024 + 512))
+        if layer.attention.window
+        else layer
+        for layer in gemma.layers
+    ]
+    kept = kv_bytes_per_sequence(replace(gemma, layers=tuple(with_a_batch)), BF16, ALONE, 32_768)
+    assert kept / 1e9 == pytest.approx(0.99, abs=0.005)
+    assert 30 * 32_768 * 2 * 7 * (512 + 512) / 1e9 == pytest.approx(14.09, abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "per_token"), [("qwen2.5-72b", 80, 327_680), ("mixtral-8x7b", 32, 131_072)]
 )
