@@ -247,7 +247,8 @@ SPLIT = [
 # replicas have 3 * 2 visits, one to each expert. A rank has half a replica's tokens: half the
 # router's work. It sends them to the ranks of two experts, which are always two:
 # 1/2 * 2 * 5 = 5 numbers, of which 5/6 leave it, in a ring of five steps. The shared MLP is whole
-# on every rank, for half the tokens. Two ranks then exchange their halves.
+# on every rank, for half the tokens; two results of five numbers and their sum. Two ranks then
+# exchange their halves.
 TO_EACH_RANK = Exchange(1, 5, 5, Fraction(25, 6))
 OWN_ROUTER = replace(ON_ONE_DEVICE[0], flop_per_token=35, moved_per_token=Fraction(11, 2))
 ONE_EACH = [
@@ -276,7 +277,10 @@ THREE_EACH_PAIR = [
              flop_per_token=2 * 60, moved_per_token=2 * (5 + 3)),
     Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(3, 6, 2, 2),
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5), exchange=TO_EACH_PAIR),
-    *ONE_EACH[3:],
+    *ONE_EACH[3:5],
+    # results from 16/5 ranks and their sum, for half the tokens
+    Operator("combine", "experts", moved_per_token=Fraction(1, 2) * (Fraction(16, 5) + 1) * 5,
+             exchange=Exchange(1, 1, 5, Fraction(5, 2))),
 ]  # fmt: skip
 
 
@@ -358,6 +362,27 @@ def test_a_token_of_deepseek_v3_meets_seven_ranks_of_32():
 def test_attention_before_spread_experts_leaves_each_rank_its_tokens(way, expected, decode):
     rows = stages(model(MIXTURE), Parallelism(**way), decode=decode)[0]
     assert [o.exchange for _, o in rows if o.name == "output"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("way", "passes"),
+    [
+        (dict(), 4),
+        (dict(tp=2), 4),
+        (dict(dp=3, ep=3), 4),
+        # the norm before attention for all tokens, the three others for half of them
+        (dict(tp=2, ep=2), 1 + 3 / 2),
+        (dict(tp=2, dp=3, ep=6), 1 + 3 / 2),
+    ],
+)
+def test_norms_after_attention_are_for_the_tokens_of_the_rank(way, passes):
+    """Four norms of five parameters, each on every rank; 4 * 5 numbers a token and norm."""
+    one = model(MIXTURE)
+    four = replace(one, layers=tuple(replace(layer, norms=4) for layer in one.layers))
+    rows = stages(four, Parallelism(**way), decode=True)[0]
+    found = {operator.name: operator for _, operator in rows}["elementwise"]
+    assert (found.launches, found.vectors) == (4, 4 * 5)
+    assert found.moved_per_token == passes * 4 * 5
 
 
 def test_attention_before_a_dense_mlp_is_summed_on_every_rank():

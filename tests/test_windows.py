@@ -8,12 +8,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from litegpu_opt.errors import UserError
+from litegpu_opt.numerics import scalar
 from litegpu_opt.workload.collectives import Exchange
-from litegpu_opt.workload.counts import decode_counts, operator_names, prefill_counts
+from litegpu_opt.workload.counts import (
+    decode_counts,
+    mean_context,
+    operator_names,
+    prefill_counts,
+)
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.memory import kv_bytes_per_sequence, kv_bytes_per_token
 from litegpu_opt.workload.operators import Operator, stages
@@ -47,6 +54,30 @@ GPT_OSS_120B = model(*[replace(_OSS, window=w) for _ in range(18) for w in (128,
 
 _GEMMA = GroupedAttention(32, 16, 128)
 GEMMA_3_27B = model(*[replace(_GEMMA, window=None if n % 6 == 5 else 1024) for n in range(62)])
+
+
+# --- context of a decode step ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [1, 5, 90, 100, 101, 5000])
+@pytest.mark.parametrize("output", [2, 3, 11, 50, 1000])
+@pytest.mark.parametrize("window", [1, 7, 100, np.inf])
+def test_mean_context_is_that_of_the_steps_one_by_one(prompt, output, window):
+    """Step t = 1 .. T - 1 sees min(w, S + t); prefill makes the first of T tokens."""
+    steps = [min(window, prompt + t) for t in range(1, output)]
+    (mean,) = mean_context(scalar(prompt), scalar(output), np.array([float(window)])).tolist()
+    assert mean == pytest.approx(sum(steps) / len(steps), rel=1e-12)
+
+
+def test_mean_context_of_averages_stays_within_the_window():
+    window = np.array([100.0])
+    for prompt, output in ((99.3, 1.5), (99.3, 3.0), (99.9, 200.25), (0.5, 100.0), (3.0, 1.0)):
+        mean = float(mean_context(scalar(prompt), scalar(output), window)[0])
+        assert prompt < mean <= 100
+    gradients = jax.grad(
+        lambda lengths: mean_context(lengths[0], lengths[1], window)[0]
+    )(jnp.array([50.0, 1.0]))  # fmt: skip
+    assert np.all(np.isfinite(gradients))
 
 
 # --- bytes of a sequence ------------------------------------------------------------------------
