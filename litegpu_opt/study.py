@@ -27,8 +27,10 @@ from .fields import (
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
 from .units import shown
+from .workload.huggingface import read_transformer
 from .workload.phases import SERVED
 from .workload.precision import Precision
+from .workload.transformer import Transformer
 
 
 Origin = Literal["file", "default", "flag"]
@@ -232,9 +234,34 @@ def load_study(path: str | Path | None = None) -> Study:
     raw = read_toml(path)
     _find_files(raw, Path(path).parent)
     study = validated(Study, raw, str(path))
+    study_transformers(study, f"{path}:")
     for index, baseline in enumerate(study.baselines):
         load_accelerator(baseline.accelerator, f"{path}:baseline[{index}].accelerator")
     return study
+
+
+def study_transformers(study: Study, place: str = "") -> list[Transformer]:
+    """The models of the workloads.
+
+    **Raises:** `UserError` with `place` and the key, for a model that cannot be read or searched.
+    """
+    return [
+        _transformer(row.model, f"{place}workload[{index}].model")
+        for index, row in enumerate(study.workloads)
+    ]
+
+
+def _transformer(name_or_path: str, where: str) -> Transformer:
+    try:
+        transformer = read_transformer(name_or_path)
+    except UserError as error:
+        inside = f": {error.where}" if error.where not in ("", "model") else ""
+        raise UserError(error.what, where=where + inside, allowed=error.allowed) from None
+    if transformer.has_experts:
+        # their bytes as a function of the batch are not convex in logarithms: no bound would hold
+        what = f"{transformer.name} is a mixture of experts, which cannot be optimised yet"
+        raise UserError(what, where=where, allowed="dense models; litegpu evaluate takes both")
+    return transformer
 
 
 def _find_files(raw: dict[str, Any], folder: Path) -> None:

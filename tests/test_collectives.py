@@ -321,3 +321,34 @@ def test_eight_replicas_do_eight_times_as_much_at_the_same_price():
     assert float(eight.tokens_per_s) == pytest.approx(8 * float(one.tokens_per_s), rel=1e-12)
     for name in ("tokens_per_s_per_sm", "usd_per_token", "joules_per_token"):
         assert float(getattr(eight, name)) == pytest.approx(float(getattr(one, name)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("batches", "where"),
+    [((4, 12), "batch_prefill"), ((6, 5), "batch_decode"), ((6, 13), "batch_decode"),
+     ((6, 5.5), "batch_decode"), ((6, float("nan")), "batch_decode")],
+)  # fmt: skip
+def test_a_batch_that_the_parts_cannot_share_is_refused(batches, where):
+    """Two replicas and three microbatches: six parts."""
+    h100, p = load_accelerator("h100-sxm"), Parallelism(tp=2, dp=2, microbatches=3)
+    served = make_workload(LLAMA_70B, BF16, prompt_tokens=10, output_tokens=5)
+
+    def cost(prefill, decode):
+        deployment = Deployment(p, p, prefill, decode, 1.83, 1.83)
+        return evaluate(h100.design(), deployment, h100.technology(), served).usd_per_token
+
+    with pytest.raises(UserError, match=rf"^{where}: .*dp x microbatches = 6 parts; allowed"):
+        cost(*batches)
+    assert float(cost(6.5, 12)) > 0.0  # an average
+
+
+def test_a_traced_batch_is_not_looked_at():
+    h100, p = load_accelerator("h100-sxm"), Parallelism(tp=2, dp=2)
+    served = make_workload(LLAMA_70B, BF16, prompt_tokens=10, output_tokens=5)
+
+    def cost(batch):
+        deployment = Deployment(p, p, batch, batch, 1.83, 1.83)
+        return evaluate(h100.design(), deployment, h100.technology(), served).usd_per_token
+
+    batches = jnp.array([1.0, 2.0, 64.0])
+    assert np.all(np.asarray(jax.jit(jax.vmap(cost))(batches)) > 0.0)

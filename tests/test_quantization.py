@@ -550,7 +550,10 @@ VALID = [
         (VALID[0] | dict(weight_block_size=[128, True]), "weight_block_size", "True is not"),
         (VALID[0] | dict(weight_block_size=128), "weight_block_size", "128 is not a list"),
         (VALID[0] | dict(activation_scheme="some"), "activation_scheme", "dynamic, static"),
-        (VALID[0] | dict(modules_to_not_convert="lm_head"), "modules_to_not_convert", "a list"),
+        *(
+            (VALID[0] | dict(modules_to_not_convert=value), "modules_to_not_convert", "a list")
+            for value in ("lm_head", "", 0, 1.5, {}, False, True)
+        ),
         (VALID[0] | dict(modules_to_not_convert=[1]), "modules_to_not_convert", "a list"),
         (VALID[0] | dict(moe_quant_algo="NVFP4"), "moe_quant_algo", "may change sizes"),
         (dict(quant_method="gptq", group_size=128), "bits", "missing; allowed: 2, 3, 4, 8"),

@@ -90,13 +90,31 @@ def test_hash_follows_meaning_not_layout(load):
 
 def test_paths_are_taken_from_the_folder_of_the_study(load, tmp_path):
     (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "config.json").write_text("{}")
+    small = embedded("models", "llama-3.2-1b.json").read_text("utf-8")
+    (tmp_path / "models" / "config.json").write_text(small)
     (tmp_path / "mine.toml").write_text('extends = "h100-sxm"')
     text = MINIMAL.replace("llama-3.1-70b", "models/config.json")
     study = load(text + '[[baseline]]\naccelerator = "mine.toml"\n')
     assert study.workloads[0].model == str(tmp_path / "models" / "config.json")
     assert load_accelerator(study.baselines[0].accelerator).name == "mine"
     assert load(MINIMAL).workloads[0].model == "llama-3.1-70b"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("mixtral-8x7b", "study.toml:workload[0].model: mixtral-8x7b is a mixture of experts"),
+        (
+            "llama-3.1-7b",
+            "study.toml:workload[0].model: unknown model 'llama-3.1-7b', did you mean",
+        ),
+        ("none.json", "study.toml:workload[0].model: none.json: no such file"),
+    ],
+)
+def test_models_are_checked_with_the_study(load, model, message):
+    with pytest.raises(UserError) as caught:
+        load(MINIMAL.replace("llama-3.1-70b", model))
+    assert message in str(caught.value)
 
 
 def with_line(line, after="[[workload]]"):

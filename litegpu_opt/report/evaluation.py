@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..catalog import Accelerator
-from ..deployment import Deployment
+from ..deployment import Deployment, check_batch
 from ..errors import UserError
 from ..evaluation import Metrics, evaluate
 from ..execution.phase import moved_gb, total_tflop_per_seq
@@ -56,14 +56,8 @@ def evaluation_json(
             where="--tp" if parallelism.devices == parallelism.tp else "--tp --dp --pp",
             allowed=f"1 to {accelerator.largest_group}",
         )
-    parts = parallelism.dp * parallelism.microbatches
-    for option, batch in (("--batch-prefill", batch_prefill), ("--batch", batch_decode)):
-        if batch % parts:
-            raise UserError(
-                f"{batch} sequences cannot be shared evenly by dp x microbatches = {parts} parts",
-                where=option,
-                allowed=f"a multiple of {parts}",
-            )
+    check_batch(batch_prefill, parallelism, "--batch-prefill")
+    check_batch(batch_decode, parallelism, "--batch")
     design = accelerator.design_values
     clock_ghz = design["clock_ghz"]
     deployment = Deployment(
