@@ -461,6 +461,28 @@ def test_a_wrong_way_of_parallelism_is_one_line(call, model, words, message):
     assert message in err
 
 
+def test_provenance_of_an_evaluation(call, ideal):
+    """Case 80: trust of design and technology, factors, error of the machine model; case 17: the
+    rule of the reserve.
+    """
+    found = strict_json(ideal.stdout)["provenance"]
+    assert found["trust"]["design"]["values"] == {"A": 7, "D": 1}
+    assert found["trust"]["design"]["weakest"] == ["aspect_ratio"]
+    assert found["execution"]["compute_efficiency_bf16"]["value"] == 1.0
+    checked = panel_fixture.run("validate", "machine", "--json")
+    (h100,) = [row for row in strict_json(checked.stdout)["chips"] if row["name"] == "h100-sxm"]
+    errors = found["machine_errors"]["h100-sxm"]
+    assert set(errors) == {"die_area_mm2", "tdp_w", "bill_of_materials_usd"}
+    for key, error in errors.items():
+        assert error == pytest.approx(h100["figures"][key]["error"], rel=1e-9)
+    _, out, _ = call(*EVALUATE)
+    text = " ".join(out.split())
+    assert "trust C: compute_efficiency_bf16 0.72, compute_efficiency_fp8 0.6" in text
+    assert f"h100-sxm: die area {100 * errors['die_area_mm2']:+.1f} %" in text
+    assert "all chips: litegpu validate machine" in text
+    assert "usable is a share of all of it, for weights and cache together" in text
+
+
 def test_price_basis_costs_more(call, ideal):
     _, out, _ = call(*EVALUATE, "--execution", "ideal", "--basis", "price", "--json")
     assert (

@@ -25,6 +25,7 @@ from ..workload.traffic import Workload
 from .document import NOT_APPLICABLE, NOT_COUNTED, Section, Table, figure
 from .findings import phases_above_tdp, violations_text
 from .metrics_json import metrics_json
+from .provenance import machine_errors, provenance_blocks, provenance_json
 
 
 RESOURCES = ("compute", "memory", "launch", "collective", "wire")
@@ -83,7 +84,13 @@ def evaluation_json(
     )
     if breakdown:
         content["breakdown"] = _breakdown(metrics, workload, deployment, roof)
+    inputs = [
+        *((f"design.{name}", record) for name, record in accelerator.design_records.items()),
+        *accelerator.provenance(execution=execution, prices=basis).items(),
+    ]
+    errors = {accelerator.name: machine_errors(accelerator, metrics)}
     return content | {
+        "provenance": provenance_json(inputs, errors),
         "unverified": accelerator.status == "unverified",
         "design": design,
         "deployment": _deployment(deployment),
@@ -170,6 +177,7 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
             content,
             LATENCIES if content["inputs"]["execution"]["value"] == "ideal" else (),
         ),
+        Section("Provenance", provenance_blocks(content["provenance"])),
     ]
 
 
@@ -248,7 +256,7 @@ def _memory(content: Mapping[str, Any]) -> Table:
                 ("usable", "usable_gb"),
             )
         ),
-        "Memory",
+        "Memory; usable is a share of all of it, for weights and cache together",
     )
 
 

@@ -9,6 +9,7 @@ from ..workload.phases import PHASES
 from .asked import asked
 from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
 from .findings import NOT_MODELLED, infeasible_texts, open_branches, trust_text
+from .provenance import provenance_sentences
 
 
 LEAST_ELASTICITY = 1e-3
@@ -226,4 +227,5 @@ def assumptions_table(optimum: Result) -> Table:
 def caveats(content: Result) -> Section:
     """What the numbers leave out, and how far they can be trusted."""
     not_modelled = f"Not modelled: {', '.join(NOT_MODELLED)}."
-    return Section("Read with care", (trust_text(content["trust"]), not_modelled))
+    provenance = provenance_sentences(content["provenance"])
+    return Section("Read with care", (trust_text(content["trust"]), not_modelled, *provenance))
