@@ -1,8 +1,8 @@
 """How a design is run: parallelism, batches and clocks of the two pools."""
 
 import equinox as eqx
-import jax
 from jax import Array
+from jax.core import Tracer
 
 from .errors import UserError
 from .numerics import AnyArray, scalar
@@ -29,7 +29,7 @@ def check_batch(batch: float | AnyArray, p: Parallelism, where: str) -> None:
 
     **Raises:** `UserError` at `where`.
     """
-    if isinstance(batch, jax.core.Tracer):
+    if isinstance(batch, Tracer):
         return
     parts, sequences = p.dp * p.microbatches, float(batch)
     if not sequences >= parts or (sequences.is_integer() and sequences % parts):

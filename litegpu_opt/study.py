@@ -14,7 +14,9 @@ from pydantic import Field, PlainSerializer, model_validator
 from .catalog import load_accelerator, names, override_records
 from .errors import UserError
 from .fields import (
+    OVERRIDES,
     Converter,
+    accepting,
     checked,
     limit,
     number,
@@ -29,7 +31,7 @@ from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal
 from .units import shown
 from .workload.huggingface import read_transformer
 from .workload.phases import SERVED
-from .workload.precision import Precision
+from .workload.precision import Precision, allowed_formats
 from .workload.transformer import Transformer
 
 
@@ -40,6 +42,7 @@ def _entry(table: str) -> Converter:
     return one_of(table, partial(names, table))
 
 
+@accepting(type="object", **OVERRIDES)
 def _overrides(value: Any) -> dict[str, float]:
     return {name: record.value for name, record in override_records(value).items()}
 
@@ -48,6 +51,13 @@ def _written(unit: str) -> PlainSerializer:
     return PlainSerializer(
         lambda value: "none" if value is None else f"{toml_literal(value)} {unit}"
     )
+
+
+def _format(what: str, default: Any = ...) -> Any:
+    """A field of `Precision`, which checks it."""
+    names = allowed_formats(what)
+    extra: dict[str, Any] = {"enum": list(names), "allowed": f"one of {', '.join(names)}"}
+    return Field(default, json_schema_extra=extra)
 
 
 Name = Annotated[str, checked(plain_name)]
@@ -62,39 +72,55 @@ class StudyTechnology(Table):
     """Catalogue entries; where several are named, each combination is a branch of the search."""
 
     process: Annotated[Entries, checked(several(_entry("process")))] = ("n4",)
+    """Silicon process of the compute die."""
     memory: Annotated[Entries, checked(several(_entry("memory")))] = ("hbm3e",)
+    """Memory stacks."""
     interconnect: Annotated[Entries, checked(several(_entry("interconnect")))] = ("cpo",)
+    """Links between packages."""
     package: Annotated[Entries, checked(several(_entry("package")))] = ("interposer",)
+    """How dies and stacks are joined."""
     cooling: Annotated[Entries, checked(several(_entry("cooling")))] = ("liquid", "air")
+    """What carries the heat away."""
     execution: Annotated[str, checked(_entry("execution"))] = "calibrated"
+    """Efficiency factors and fixed times."""
     overrides: Annotated[dict[str, float], checked(_overrides)] = {}
-    """`"table.field"` -> value in the field's unit, in every branch."""
+    """Catalogue values that are replaced, in every branch."""
 
 
 class StudySpace(Table):
     """Bounds of the discrete choices."""
 
     tensor_parallel_max: Annotated[int, checked(whole(1, 1024))] = 64
+    """Largest tensor-parallel degree of a group."""
     aspect_ratios: Ratios = (1.0, 1.27, 1.6, 2.0)
+    """Long side of a die over its short side."""
 
 
 class StudyWorkload(Table):
     """A model, its traffic and its limits. Formats and lengths have no safe default."""
 
     name: Name
+    """Name of the workload in the results."""
     model: Annotated[str, checked(plain_text)]
     """Built-in name, or path of a `config.json`."""
-    weights: str
-    kv: str
-    activations: str = "bf16"
-    wire: str = "bf16"
+    weights: str = _format("weights")
+    """Number format of the weights."""
+    kv: str = _format("kv")
+    """Number format of the KV cache."""
+    activations: str = _format("activations", "bf16")
+    """Number format of the activations."""
+    wire: str = _format("wire", "bf16")
+    """Number format on the network."""
     prompt_tokens: Tokens
+    """Prompt of a request, tokens."""
     output_tokens: Tokens
+    """Answer of a request, tokens, with the one that prefill makes."""
     ttft_ms: Milliseconds = Field(None, alias="ttft")
-    """Limit on the time to first token; `None` is no limit."""
+    """Limit on the time to first token."""
     tbt_ms: Milliseconds = Field(None, alias="tbt")
-    """Limit on the time between tokens; `None` is no limit."""
+    """Limit on the time between tokens."""
     pools: Annotated[str, checked(one_of("pools", lambda: SERVED))] = "prefill+decode"
+    """Phases that are served."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyWorkload":
@@ -116,9 +142,11 @@ class StudyCandidate(Table):
     """A class of accelerators of which the best is sought."""
 
     name: Name
+    """Name of the candidate in the results."""
     die_area_max_mm2: SquareMillimetres = Field(None, alias="die_area_max")
-    """`None`: only the reticle field limits the die."""
+    """Largest die; without it only the reticle field limits the die."""
     dies_per_package: Annotated[tuple[int, ...], checked(several(whole(1, 8)))] = (1,)
+    """Compute dies in one package."""
 
 
 class StudyBaseline(Table):
@@ -145,21 +173,29 @@ class Study(Table):
     """Everything a search needs to know. Attributes are in the units of their names."""
 
     name: Name = "study"
+    """Name of the study in the results."""
     seed: Annotated[int, checked(whole(0, 2**32 - 1))] = 0
+    """Seed of the random starts."""
     starts: Annotated[int, checked(whole(1, 64))] = 2
+    """Random starts of each branch."""
     basis: Annotated[str, checked(_entry("prices"))] = "cost"
-    """Entry of the prices table."""
+    """Bill of materials or selling prices."""
     technology: StudyTechnology = StudyTechnology()
+    """What the accelerators are built in."""
     space: StudySpace = StudySpace()
+    """Bounds of the discrete choices."""
     workloads: Annotated[
         tuple[StudyWorkload, ...], checked(table_rows("workload")), Field(alias="workload")
     ]
+    """What is to be served."""
     candidates: Annotated[
         tuple[StudyCandidate, ...], checked(table_rows("candidate")), Field(alias="candidate")
     ] = _CANDIDATES
+    """Classes of accelerators, of each of which the best is sought."""
     baselines: Annotated[
         tuple[StudyBaseline, ...], checked(table_rows("baseline")), Field(alias="baseline")
     ] = _BASELINES
+    """Existing accelerators to compare with."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Study":

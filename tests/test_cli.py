@@ -99,6 +99,7 @@ def strict_json(text):
         ["optimize", "--help"],
         ["catalog", "--help"],
         ["catalog", "models", "--help"],
+        ["schema", "--help"],
         ["--version"],
     ],
     ids=" ".join,
@@ -123,6 +124,17 @@ def test_help_states_every_option_of_the_contract(call):
     )
     for option in named.split():
         assert re.search(rf"--{option}\b", out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "evaluate", "optimize", "schema", "catalog", "catalog models", "catalog accelerators",
+     "catalog technologies", "validate", "validate machine"],
+)  # fmt: skip
+def test_every_help_names_debug(call, words):
+    """Case 77."""
+    code, out, _ = call(*words.split(), "--help")
+    assert code == 0 and "--debug" in out
 
 
 # evaluate
@@ -587,6 +599,7 @@ def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
         (EVALUATE[:-2], "--output"),
         (["evalute"], 'Did you mean "evaluate"?'),
         (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["schema", "studdy"], 'Did you mean "study"?'),
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
         (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
@@ -599,6 +612,28 @@ def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
     assert message in err
+
+
+@pytest.mark.parametrize("place", [0, len(EVALUATE)])
+def test_debug_adds_the_traceback_of_an_error(call, place):
+    """Case 77: with --debug alone; exit code and last line are the same."""
+    words = replaced("--tp", "3")
+    code, out, line = call(*words)
+    assert (code, out, line.count("\n")) == (2, "", 1)
+    words.insert(place, "--debug")
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Traceback") and "check_parallelism" in err and err.endswith(line)
+    code, out, err = call(*EVALUATE, "--json", "--debug")
+    assert (code, err) == (0, "") and strict_json(out)["feasible"]
+
+
+def test_schema_is_json(call):
+    """Case 79."""
+    for words in ([], ["study"], ["accelerator"]):
+        code, out, err = call("schema", *words)
+        assert (code, err) == (0, "")
+        assert strict_json(out)["$schema"].startswith("https://json-schema.org/")
 
 
 @pytest.mark.parametrize("text", ["1.5", "0x10", "1_000", "1e3", "٣", " 1", "", "9" * 400, "-1"])

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from ..errors import UserError, unknown_name
-from ..fields import checked, one_of, whole
+from ..fields import OVERRIDES, accepting, checked, one_of, whole
 from ..files import Table, embedded, parse_toml, read_toml, validated
 from ..units import allowed_quantity, shown
-from .records import Record, read_record
+from .records import TRUST, Record, read_record
 from .tables import Overrides, names, override_records, provenance, technology
 
 
@@ -27,6 +27,7 @@ class _Key:
 
     field: str
     unit: str
+    meaning: str = ""
     least: float = 0.0
     """0: more than zero."""
     most: float = math.inf
@@ -45,30 +46,44 @@ class _Key:
             return kind + (f"{self.least:g} or more" if self.least else "more than zero")
         return kind + (f"{self.least:g} to {most}" if self.least else f"more than zero to {most}")
 
+    def accepts(self) -> dict[str, Any]:
+        """JSON Schema of what is accepted."""
+        quantity = {"type": "string" if self.unit else ["number", "string"]}
+        stated = {"value": quantity, "source": {"type": "string"}, "trust": {"enum": list(TRUST)}}
+        record = {
+            "type": "object",
+            "properties": stated,
+            "required": ["value"],
+            "additionalProperties": False,
+        }
+        in_unit = f"{allowed_quantity(self.unit)}; " if self.unit else ""
+        allowed = f"{in_unit}{self.allowed()}; or {{ value, source, trust }}"
+        return {"description": self.meaning, "anyOf": [quantity, record], "allowed": allowed}
+
 
 _DESIGN = {
-    "die_area": _Key("die_area_mm2", "mm^2", most=100_000),
-    "sm_count": _Key("sm_count", "", 1, whole=True),
-    "clock": _Key("clock_ghz", "GHz", most=10),
-    "memory_stacks": _Key("memory_stacks", "", 1, whole=True),
-    "memory": _Key("memory_gb", "GB"),
-    "network_per_direction": _Key("network_gb_s", "GB/s"),
-    "aspect_ratio": _Key("aspect_ratio", "", 1, 10),
-    "dies_per_package": _Key("dies_per_package", "", 1, 16, whole=True),
+    "die_area": _Key("die_area_mm2", "mm^2", "Area of one compute die", most=100_000),
+    "sm_count": _Key("sm_count", "", "SMs enabled in the package", 1, whole=True),
+    "clock": _Key("clock_ghz", "GHz", "Highest sustained clock", most=10),
+    "memory_stacks": _Key("memory_stacks", "", "Memory stacks or chips", 1, whole=True),
+    "memory": _Key("memory_gb", "GB", "Memory of the package"),
+    "network_per_direction": _Key("network_gb_s", "GB/s", "Scale-up bandwidth in one direction"),
+    "aspect_ratio": _Key("aspect_ratio", "", "Long side of a die over its short side", 1, 10),
+    "dies_per_package": _Key("dies_per_package", "", "Compute dies", 1, 16, whole=True),
 }
 
 _DATASHEET = {
-    "die_area": _Key("die_area_mm2", "mm^2"),
-    "bf16_dense": _Key("bf16_dense_tflop_s", "TFLOP/s"),
-    "fp8_dense": _Key("fp8_dense_tflop_s", "TFLOP/s"),
-    "memory_bandwidth": _Key("memory_tb_s", "TB/s"),
-    "memory": _Key("memory_gb", "GB"),
-    "network_per_direction": _Key("network_gb_s", "GB/s"),
-    "tdp": _Key("tdp_w", "W"),
+    "die_area": _Key("die_area_mm2", "mm^2", "Area of one compute die"),
+    "bf16_dense": _Key("bf16_dense_tflop_s", "TFLOP/s", "Peak in bf16 without sparsity"),
+    "fp8_dense": _Key("fp8_dense_tflop_s", "TFLOP/s", "Peak in fp8 without sparsity"),
+    "memory_bandwidth": _Key("memory_tb_s", "TB/s", "Memory bandwidth"),
+    "memory": _Key("memory_gb", "GB", "Memory of the package"),
+    "network_per_direction": _Key("network_gb_s", "GB/s", "Scale-up bandwidth in one direction"),
+    "tdp": _Key("tdp_w", "W", "Thermal design power"),
 }
 
 _BILL_OF_MATERIALS = {
-    key: _Key(f"{key}_usd", "USD")
+    key: _Key(f"{key}_usd", "USD", "Published estimate")
     for key in ("logic", "memory", "packaging", "test_and_assembly", "total")
 }
 
@@ -76,6 +91,11 @@ _BILL_OF_MATERIALS = {
 def _records(keys: dict[str, _Key]) -> BeforeValidator:
     """Pydantic validator of a table of quantities: the field becomes attribute -> record."""
 
+    @accepting(
+        type="object",
+        properties={name: key.accepts() for name, key in keys.items()},
+        additionalProperties=False,
+    )
     def convert(content: Any) -> dict[str, Record]:
         if not isinstance(content, dict):
             raise UserError(f"{shown(content)} is not a table", allowed=", ".join(keys))
@@ -98,13 +118,16 @@ def _entry(table: str):
     return checked(one_of(table, partial(names, table)))
 
 
-class _TechnologyFile(Table):
+class TechnologyFile(Table):
+    """Catalogue entries, and values that replace theirs."""
+
     process: Annotated[str | None, _entry("process")] = None
     memory: Annotated[str | None, _entry("memory")] = None
     interconnect: Annotated[str | None, _entry("interconnect")] = None
     package: Annotated[str | None, _entry("package")] = None
     cooling: Annotated[str | None, _entry("cooling")] = None
-    overrides: dict[str, Any] = {}
+    overrides: Annotated[dict[str, Any], Field(json_schema_extra=OVERRIDES)] = {}
+    """Catalogue values that are replaced."""
 
     def entries(self) -> dict[str, str]:
         return self.model_dump(exclude={"overrides"}, exclude_none=True)
@@ -113,6 +136,11 @@ class _TechnologyFile(Table):
 _HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
 
 
+@accepting(
+    type="object",
+    properties={key: {"type": "string", "allowed": "a text"} for key in _DATASHEET},
+    additionalProperties=False,
+)
 def _reasons(content: Any) -> dict[str, str]:
     """A table of reasons, key of the data sheet -> why; becomes attribute -> why."""
     if not isinstance(content, dict):
@@ -125,18 +153,31 @@ def _reasons(content: Any) -> dict[str, str]:
     return {_DATASHEET[key].field: reason for key, reason in content.items()}
 
 
-class _AcceleratorFile(Table):
+class AcceleratorFile(Table):
+    """An accelerator. What a file leaves out is taken from the one that it extends."""
+
     extends: str | None = None
+    """Built-in accelerator or .toml file that this one is made from."""
     title: str = ""
+    """What it is, in one line."""
     die: str = ""
+    """Name of the die; chips with the same one are fitted as one."""
     status: Literal["unverified"] | None = None
+    """Set if no source was checked."""
     largest_group: Annotated[int | None, checked(whole(1))] = None
+    """Devices that one scale-up domain joins."""
     design: Annotated[dict[str, Record], _records(_DESIGN)] = {}
-    technology: _TechnologyFile = _TechnologyFile()
+    """The chip."""
+    technology: TechnologyFile = TechnologyFile()
+    """What it is built in."""
     datasheet: Annotated[dict[str, Record], _records(_DATASHEET)] = {}
+    """Published figures, which the model is compared with."""
     not_compared: Annotated[dict[str, str], checked(_reasons)] = {}
+    """Published figures that are no test of the model, and why."""
     circular: Annotated[dict[str, str], checked(_reasons)] = {}
+    """Published figures that are among the model's own inputs, and how."""
     bill_of_materials: Annotated[dict[str, Record], _records(_BILL_OF_MATERIALS)] = {}
+    """Published estimate of what it costs to make."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +272,7 @@ def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, .
         raise UserError(error.what, where=where, allowed=f"{error.allowed}, or a .toml file")
     if identity in seen:
         raise UserError(f"extends {shown(text)} goes round in a circle", where=where)
-    content = validated(_AcceleratorFile, raw, place)
+    content = validated(AcceleratorFile, raw, place)
     parent = None
     if content.extends is not None:
         parent = _load(content.extends, folder, f"{place}:extends", (*seen, identity))
@@ -239,7 +280,7 @@ def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, .
 
 
 def _merged(
-    content: _AcceleratorFile, parent: Accelerator | None, name: str, place: str
+    content: AcceleratorFile, parent: Accelerator | None, name: str, place: str
 ) -> Accelerator:
     design = (parent.design_records if parent else {}) | content.design
     entries = (parent.technology_names if parent else {}) | content.technology.entries()

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -23,6 +24,8 @@ NOTHING_FEASIBLE = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+DEBUG = "--debug"
+
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 _SCREEN_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")
 
@@ -33,6 +36,7 @@ app = App(
     version_flags="--version",
     help_formatter="plain",
     help_format="plaintext",
+    help_epilogue=f"{DEBUG}, with any command: the traceback of an error as well.",
     result_action="return_value",
 )
 app.command(
@@ -64,6 +68,11 @@ validate.command(
     help="Area, peaks, bandwidth, TDP and bill of materials against every chip of the catalogue.",
 )
 app.command(validate)
+app.command(
+    f"{__name__}.schema:schema",
+    name="schema",
+    help="JSON Schema of a study or accelerator file: unit, range and default of every key.",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -102,9 +111,12 @@ def _discard_stdout() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    words = [word for word in arguments if word != DEBUG]
     try:
-        return app(arguments, exit_on_error=False, print_error=False) or 0
+        return app(words, exit_on_error=False, print_error=False) or 0
     except (CycloptsError, UserError) as error:
+        if len(words) < len(arguments):
+            traceback.print_exc()
         return _failed(str(error))
 
 
