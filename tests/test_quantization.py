@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from litegpu_opt.errors import UserError
 from litegpu_opt.workload.config_file import ConfigFile
 from litegpu_opt.workload.formats import FORMATS, PARTS
-from litegpu_opt.workload.quantization import ALGORITHMS, METHODS, read_quantization
+from litegpu_opt.workload.quantization import read_quantization
+from litegpu_opt.workload.quantization_methods import ALGORITHMS, METHODS
 from litegpu_opt.workload.transformer import (
     DenseMlp,
     Experts,
