@@ -289,9 +289,9 @@ def study_transformers(study: Study, place: str = "") -> list[Transformer]:
 
 def _transformer(name_or_path: str, where: str) -> Transformer:
     try:
-        transformer = read_transformer(name_or_path)
+        transformer = read_transformer(name_or_path, "")
     except UserError as error:
-        inside = f": {error.where}" if error.where not in ("", "model") else ""
+        inside = f": {error.where}" if error.where else ""
         raise UserError(error.what, where=where + inside, allowed=error.allowed) from None
     if transformer.has_experts:
         # their bytes as a function of the batch are not convex in logarithms: no bound would hold

@@ -449,6 +449,7 @@ def test_weights_as_in_the_checkpoint_or_as_given(call):
     [
         ("mixtral-8x7b", "--tp 3", "--tp: tensor-parallel degree 3 does not divide"),
         ("mixtral-8x7b", "--tp 8 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
+        ("mixtral-8x7b", "--tp 8 --ep 3", "allowed: 1, 2, 4, 8"),
         ("deepseek-v3", "--tp 1 --dp 7 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
         ("llama-3.1-70b", "--tp 8 --ep 2", "--ep: expert-parallel degree 2 is for experts"),
         ("llama-3.1-70b", "--tp 1 --pp 1000", "--pp: number of pipeline stages 1000 is more than"),
@@ -596,7 +597,9 @@ def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
         ([*EVALUATE, "--tbt", "5 GB"], "--tbt"),
         ([*EVALUATE, "--weights", "fp7"], "Did you mean"),
         ([*EVALUATE, "--brekdown"], "Did you mean --breakdown?"),
-        (EVALUATE[:-2], "--output"),
+        (EVALUATE[:-2], "--output: missing; allowed: what `litegpu evaluate --help` says"),
+        ([*EVALUATE, "--ttft"], "--ttft: missing"),
+        (replaced("--model", "no-such"), "--model: unknown model 'no-such'"),
         (["evalute"], 'Did you mean "evaluate"?'),
         (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
         (["schema", "studdy"], 'Did you mean "study"?'),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
+from cyclopts.exceptions import MissingArgumentError
 
 from .. import __version__
 from ..errors import UserError
@@ -42,7 +43,7 @@ app = App(
 app.command(
     f"{__name__}.evaluate:evaluate",
     name="evaluate",
-    help="One accelerator, one model, one deployment: time, cost, energy, memory.",
+    help="One chip, one model, one deployment: time, cost, energy, memory.",
 )
 app.command(
     f"{__name__}.optimize:optimize",
@@ -71,7 +72,7 @@ app.command(validate)
 app.command(
     f"{__name__}.schema:schema",
     name="schema",
-    help="JSON Schema of a study or accelerator file: unit, range and default of every key.",
+    help="JSON Schema of a study or accelerator file.",
 )
 
 
@@ -115,9 +116,17 @@ def _run(arguments: list[str]) -> int:
     try:
         return app(words, exit_on_error=False, print_error=False) or 0
     except (CycloptsError, UserError) as error:
+        if isinstance(error, MissingArgumentError) and not error.tokens_so_far and error.argument:
+            error = _missing(error.argument.name, error.command_chain)
         if len(words) < len(arguments):
             traceback.print_exc()
         return _failed(str(error))
+
+
+def _missing(option: str, commands: Sequence[str] | None) -> UserError:
+    """A `UserError` for an option that has to be given, or has no value."""
+    command = " ".join(["litegpu", *(commands or ())])
+    return UserError("missing", where=option, allowed=f"what `{command} --help` says")
 
 
 def _failed(message: str) -> int:

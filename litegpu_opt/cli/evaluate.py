@@ -197,7 +197,7 @@ def evaluate(
         value = given(name, None if text is None else _milliseconds(f"--{name}", text), unit="ms")
         return NO_LIMIT_MS if value is None else value
 
-    transformer = read_transformer(given("model", model))
+    transformer = read_transformer(given("model", model), "--model")
     chip = load_accelerator(given("accelerator", accelerator), "--accelerator")
     ways = ("dp", dp), ("pp", pp), ("ep", ep), ("kv_parallel", kv_parallel)
     parallelism = Parallelism(
