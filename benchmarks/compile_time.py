@@ -12,7 +12,7 @@ import time
 import jax
 import numpy as np
 
-from litegpu_opt.execution.roofline import SoftRoof, both_pools
+from litegpu_opt.execution.roofline import SoftRoof, for_pools
 from litegpu_opt.optimizer import interior
 from litegpu_opt.optimizer.branches import stack
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
@@ -41,7 +41,7 @@ def main() -> None:
     points = lower + (upper - lower) * np.random.default_rng(0).uniform(
         size=(LANES_PER_CHUNK, len(lower))
     )
-    roofs = both_pools(SoftRoof(2.0))
+    roofs = for_pools(SoftRoof(2.0))
 
     def start(branch, x):
         return interior.start(functions_of(branch, roofs), x, *branch.box)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
+from litegpu_opt.execution.roofline import HardRoof, SoftRoof, for_pools
 from litegpu_opt.machine.power import thermal_design_power_w
 from litegpu_opt.machine.silicon import blocks, field_area_mm2
 from litegpu_opt.optimizer.branches import hold, stack
@@ -89,7 +89,7 @@ def cheapest(keys, branches, optima):
     def one(key, branch, optimum):
         x = draw(key, branch, optimum)
         exponent = branch.technology.execution.overlap_exponent
-        soft = objective_and_limits(x, branch, both_pools(SoftRoof(exponent)))
+        soft = objective_and_limits(x, branch, for_pools(SoftRoof(exponent)))
         hard = objective_and_limits(x, branch, HardRoof())
         ok_soft = jnp.all(soft[1:] <= FEASIBLE)
         ok_hard = jnp.all(hard[1:] <= FEASIBLE)

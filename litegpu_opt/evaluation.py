@@ -1,27 +1,26 @@
 """The one verb of the model: a design, run one way, in one technology, on one workload."""
 
-import math
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
 from .deployment import Deployment, check_batch
 from .execution.phase import MS_PER_S
-from .execution.roofline import Roof, SoftRoof, both_pools
-from .limits import uses_and_limits
+from .execution.roofline import Roof, SoftRoof, for_pools
+from .limits import Caps, uses_and_limits
 from .machine.cost import (
     BillOfMaterials,
     YearlyCost,
     bill_of_materials,
     nre_usd_per_token,
+    usd_per_joule,
     yearly_cost,
 )
 from .machine.design import Design
 from .machine.power import thermal_design_power_w
 from .machine.technology import Technology
-from .numerics import AnyArray, scalar
-from .serving import Service, serve_pools, usd_per_token
+from .objectives import TOKENS_PER_MILLION, objective_values
+from .serving import Service, serve_pools
 from .workload.pool import Pool, build_pools
 from .workload.traffic import Workload
 
@@ -49,6 +48,8 @@ class Metrics(eqx.Module):
     """Average draw of a device while busy, over both pools."""
     bill_of_materials: BillOfMaterials
     yearly_cost: YearlyCost
+    electricity_usd_per_second: Array
+    """Of an owned device with all that is drawn around it, on average over both pools."""
     nre_usd_per_token: Array
     uses: Array
     limits: Array
@@ -68,32 +69,34 @@ def assess(
     design: Design,
     technology: Technology,
     prompt_tokens: Array,
-    die_area_max_mm2: AnyArray,
+    caps: Caps,
 ) -> Metrics:
     """Metrics of a design that serves given pools; pools, batches, clocks and roofs have a leading
     axis (prefill, decode). Everything is traced, so many points can share one compilation.
     """
     tdp_w = thermal_design_power_w(design, technology)
     services = serve_pools(pools, batches, clocks_ghz, roofs, design, tdp_w, technology)
+    usd_per_million, joules_per_token, *_ = objective_values(services, design, technology)
     uses, limits = uses_and_limits(
-        design, tdp_w, clocks_ghz, services, pools.limit_ms, technology, die_area_max_mm2
+        design, tdp_w, clocks_ghz, services, pools.limit_ms, technology, caps
     )
     prefill_per_s, decode_per_s = MS_PER_S * batches / services.time_ms
     prefill_sms, decode_sms = pools.devices * design.sm_count
     busy_s = services.device_seconds_per_token
     device_w = MS_PER_S * services.device_j / services.time_ms
-    wall_w = device_w + MS_PER_S * services.cluster_j / services.time_ms
+    owned_s = jnp.sum(busy_s) / technology.prices.load_factor
     return Metrics(
         services=services,
         tdp_w=tdp_w,
-        usd_per_token=usd_per_token(services, technology),
+        usd_per_token=usd_per_million / TOKENS_PER_MILLION,
         tokens_per_s=decode_per_s,
         tokens_per_s_per_sm=decode_per_s / decode_sms,
         prefill_tokens_per_s_per_sm=prefill_per_s * prompt_tokens / prefill_sms,
-        joules_per_token=jnp.sum(busy_s * wall_w),
+        joules_per_token=joules_per_token,
         power_w=jnp.sum(busy_s * device_w) / jnp.sum(busy_s),
         bill_of_materials=bill_of_materials(design, technology),
         yearly_cost=yearly_cost(design, tdp_w, technology),
+        electricity_usd_per_second=usd_per_joule(technology) * joules_per_token / owned_s,
         nre_usd_per_token=nre_usd_per_token(technology),
         uses=uses,
         limits=limits,
@@ -107,7 +110,7 @@ def evaluate(
     workload: Workload,
     *,
     roof: Roof | None = None,
-    die_area_max_mm2: float = math.inf,
+    caps: Caps | None = None,
 ) -> Metrics:
     """Time, energy, cost and limits of a design that serves a workload.
 
@@ -117,7 +120,7 @@ def evaluate(
 
     - `roof`: how compute and memory time combine; by default the q-norm with the technology's
       overlap exponent. `HardRoof()` is the classic roofline.
-    - `die_area_max_mm2`: a limit of the study's own.
+    - `caps`: limits of one's own.
 
     **Raises:** `UserError` for a way of parallelism that the model does not allow, or a batch that
     it cannot share (`check_batch`).
@@ -131,9 +134,9 @@ def evaluate(
         build_pools(workload, deployment.prefill, deployment.decode),
         jnp.stack([deployment.batch_prefill, deployment.batch_decode]),
         jnp.stack([deployment.clock_prefill_ghz, deployment.clock_decode_ghz]),
-        both_pools(roof),
+        for_pools(roof),
         design,
         technology,
         workload.traffic.prompt_tokens,
-        scalar(die_area_max_mm2),
+        Caps() if caps is None else caps,
     )

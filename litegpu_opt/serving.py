@@ -4,14 +4,16 @@ Pure and scalar: one design, one technology, one pool at a time. All outputs are
 log-log convex in the design, the batch and the clocks (for a soft roof).
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from .execution.phase import MS_PER_S, OperatorTimes, dynamic_energy_j, operator_times
-from .execution.roofline import Roof
-from .machine.cost import nre_usd_per_token, usd_per_joule, yearly_cost
+from .execution.roofline import Roof, SoftRoof
+from .machine.cost import usd_per_joule, yearly_cost
 from .machine.design import Design
 from .machine.power import JOULE_PER_GB_PJ_BIT, energy_costs
 from .machine.rates import peak_rates
@@ -22,6 +24,8 @@ from .workload.pool import Pool
 class Service(eqx.Module):
     """One pool serving one batch. Energies and bytes are per device and execution of the phase."""
 
+    devices: Array
+    """Of a group."""
     times: OperatorTimes
     """Of one microbatch in every kind of stage."""
     time_ms: Array
@@ -40,12 +44,14 @@ class Service(eqx.Module):
     """Energy drawn beyond the device: host, far link ends, switches, idle time at part load."""
     device_seconds_per_token: Array
     """Busy device-seconds of this pool per output token."""
+    joules_per_token: Array
+    """Energy of this pool per output token at the wall of the IT equipment."""
     usd_per_token: Array
     """Cost of this pool per output token, without NRE."""
 
 
 def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
-    """How long a batch keeps the devices, and how long it takes to come through, ms.
+    """How long a batch keeps the devices, and how much longer until it is through, ms.
 
     A batch goes through pp stages in m microbatches. With t_s the time of a microbatch in stage s,
     prefill keeps the devices for m max(t), since another batch can follow at once, and is through
@@ -58,16 +64,39 @@ def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
     """
     operators, m = pool.operators, pool.microbatches
     if operators.stage.shape[0] == 1:
-        alone = m * jnp.sum(operator_ms)
-        return alone, alone
+        return m * jnp.sum(operator_ms), jnp.zeros(())
     stage_ms = operators.stage @ operator_ms
     slowest, whole = jnp.max(stage_ms), jnp.sum(operators.stages * stage_ms)
     step = jnp.maximum(whole, m * slowest)
     again = pool.waits_for_itself
     return (
         again * step + (1.0 - again) * m * slowest,
-        again * step + (1.0 - again) * (whole + (m - 1.0) * slowest),
+        (1.0 - again) * (whole - slowest),
     )
+
+
+POWER_SHARPNESS = 64.0
+"""Exponent of the norm that joins the power roof to the others: 1.1 % where both are equal, 1e-8 of
+the time at 80 % of the TDP."""
+
+MOST_STATIC_SHARE = 0.95
+"""Share of the TDP above which static power counts by its tangent: the time stays finite."""
+
+
+def capped_time_ms(
+    roof_ms: Array, dynamic_j: Array, static_w: Array, tdp_w: Array, capped: Array
+) -> Array:
+    """Time of a phase whose power is capped: one more roof, `max(t, E/(TDP - S))`, as a norm.
+
+    With u = S/TDP it is `E/TDP 1/(1 - u)`, and `-log(1 - u)` is convex in log u. Static power that
+    leaves nothing is what the rated power of any design rules out. `capped` = 0 switches it off.
+    """
+    log_share = jnp.log(static_w / tdp_w)
+    inside = jnp.minimum(log_share, math.log(MOST_STATIC_SHARE))
+    slope = MOST_STATIC_SHARE / (1.0 - MOST_STATIC_SHARE)
+    log_headroom = jnp.log(-jnp.expm1(inside)) - slope * (log_share - inside)
+    power_ms = capped * MS_PER_S * dynamic_j / tdp_w * jnp.exp(-log_headroom)
+    return SoftRoof(POWER_SHARPNESS)(roof_ms, power_ms)
 
 
 def serve(
@@ -90,43 +119,48 @@ def serve(
     operators = pool.operators
 
     part = batch / pool.microbatches
-    times = operator_times(operators, part, rates, technology.execution)
-    time_ms, through_ms = batch_times_ms(pool, times.total_ms(roof))
-    time_s = time_ms / MS_PER_S
+    times = operator_times(operators, part, rates, technology.execution, technology.relative_hop)
+    roof_ms, fill_ms = batch_times_ms(pool, times.total_ms(roof))
     handover_ms = MS_PER_S * (
         batch
         * pool.handover_gb_per_seq
         / (technology.execution.network_efficiency * rates.network_gb_s)
     )
+    sent_gb = batch * pool.sent_gb_per_seq
+    runs = operators.device_share * operators.repeats
+    wire_gb = batch * jnp.sum(runs * operators.wire_gb_per_seq) + sent_gb
+    dynamic_j = (
+        pool.microbatches * dynamic_energy_j(operators, part, energy)
+        + energy.network_j_per_gb * sent_gb
+    )
+    time_ms = capped_time_ms(
+        roof_ms, dynamic_j, energy.static_w, tdp_w, technology.execution.power_capped
+    )
+    time_s = time_ms / MS_PER_S
 
     # a device at load u is owned for 1/u of its busy time, idle in the rest
     owned_s = time_s / prices.load_factor
     idle_s = time_s * (1.0 / prices.load_factor - 1.0)
-    sent_gb = batch * pool.sent_gb_per_seq
-    runs = operators.device_share * operators.repeats
-    wire_gb = batch * jnp.sum(runs * operators.wire_gb_per_seq) + sent_gb
-    device_j = (
-        energy.static_w * time_s
-        + pool.microbatches * dynamic_energy_j(operators, part, energy)
-        + energy.network_j_per_gb * sent_gb
-    )
+    device_j = energy.static_w * time_s + dynamic_j
     cluster_j = (
         prices.host_power_share * tdp_w * owned_s
         + energy.idle_w * idle_s
-        + JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * wire_gb
+        + JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit * wire_gb
     )
     usd = usd_per_second * owned_s + usd_per_joule(technology) * (device_j + cluster_j)
     device_executions_per_token = pool.devices * pool.executions_per_token / batch
     return Service(
+        devices=pool.devices,
         times=times,
         time_ms=time_ms,
-        latency_ms=through_ms + handover_ms,
+        latency_ms=time_ms + fill_ms + handover_ms,
         handover_ms=handover_ms,
         weights_gb=pool.weights_gb,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,
         device_j=device_j,
         cluster_j=cluster_j,
         device_seconds_per_token=device_executions_per_token * time_s,
+        joules_per_token=device_executions_per_token * (device_j + cluster_j),
         usd_per_token=device_executions_per_token * usd,
     )
 
@@ -140,15 +174,10 @@ def serve_pools(
     tdp_w: Array,
     technology: Technology,
 ) -> Service:
-    """Serve both pools with one design; everything per pool has a leading axis of two."""
+    """Serve all pools with one design; everything per pool has a leading axis over them."""
     usd_per_second = yearly_cost(design, tdp_w, technology).usd_per_second
 
     def one(pool: Pool, batch: Array, clock_ghz: Array, roof: Roof) -> Service:
         return serve(pool, batch, clock_ghz, roof, design, tdp_w, usd_per_second, technology)
 
     return jax.vmap(one)(pools, batches, clocks_ghz, roofs)
-
-
-def usd_per_token(services: Service, technology: Technology) -> Array:
-    """Cost of an output token over both pools with its share of the design cost, USD."""
-    return jnp.sum(services.usd_per_token) + nre_usd_per_token(technology)

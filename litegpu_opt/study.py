@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, model_validator
 
-from .catalog import load_accelerator, names, override_records
-from .errors import UserError
+from .catalog import HARDWARE_TABLES, load_accelerator, names, override_records
+from .errors import UserError, unknown_name
 from .fields import (
     OVERRIDES,
     Converter,
@@ -28,7 +28,8 @@ from .fields import (
     whole,
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
-from .units import shown
+from .space import DESIGN_BOX, DESIGN_KEYS, OBJECTIVES, RECIPROCALS, objective_name
+from .units import parse_quantity, shown
 from .workload.huggingface import read_transformer
 from .workload.phases import SERVED
 from .workload.precision import Precision, allowed_formats
@@ -60,6 +61,112 @@ def _format(what: str, default: Any = ...) -> Any:
     return Field(default, json_schema_extra=extra)
 
 
+def _numbers(item: Converter) -> dict[str, Any]:
+    """JSON Schema of a table from names of objectives to numbers."""
+    accepts = {key: value for key, value in item.accepts.items() if key != "allowed"}
+    return {"type": "object", "propertyNames": {"enum": _NAMES}, "additionalProperties": accepts}
+
+
+_NAMES = [*OBJECTIVES, *RECIPROCALS]
+_EXPONENT = number(0, 100)
+_LIMIT = number(1e-12, 1e12)
+
+
+@accepting(
+    anyOf=[{"enum": _NAMES}, _numbers(_EXPONENT)],
+    allowed=f"one of {', '.join(_NAMES)}; or a table of them, "
+    f"each with its exponent, {_EXPONENT.accepts['allowed']}",
+)
+def _objective(value: Any) -> dict[str, float]:
+    """A name, or a table of names and exponents."""
+    exponents = {value: 1.0} if isinstance(value, str) else value
+    if not isinstance(exponents, dict) or not exponents:
+        raise UserError(
+            f"{shown(value)} is no objective",
+            allowed=f"a name, or a table of exponents: {', '.join(OBJECTIVES)}",
+        )
+    return _by_objective(exponents, _EXPONENT)
+
+
+@accepting(
+    **_numbers(_LIMIT),
+    allowed=f"a table, objective = {_LIMIT.accepts['allowed']}, in "
+    + ", ".join(f"{unit} ({name})" for name, unit in OBJECTIVES.items()),
+)
+def _objective_limits(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{shown(value)} is not a table", allowed=f"limits on {', '.join(OBJECTIVES)}"
+        )
+    return _by_objective(value, _LIMIT)
+
+
+def _by_objective(table: dict[str, Any], convert: Converter) -> dict[str, float]:
+    """A table with the names of objectives resolved; a reciprocal stands for its objective."""
+    result: dict[str, float] = {}
+    for name, value in table.items():
+        known = objective_name(name, where=name)
+        if known in result:
+            raise UserError(f"{known} occurs twice", where=name)
+        result[known] = convert(value)
+    return result
+
+
+def _bound(key: str) -> dict[str, Any]:
+    """JSON Schema of the bounds of one design variable."""
+    field, unit = DESIGN_KEYS[key]
+    quantity = {"type": "string" if unit else ["number", "string"]}
+    pair = {"type": "array", "items": quantity, "minItems": 2, "maxItems": 2}
+    allowed = f"{_box(field, unit)}, or a list of least and most"
+    return {"anyOf": [quantity, pair], "allowed": allowed}
+
+
+def _box(field: str, unit: str) -> str:
+    least, most = DESIGN_BOX[field]
+    return f"{least:g} to {most:g} {unit}".strip()
+
+
+@accepting(
+    type="object",
+    properties={key: _bound(key) for key in DESIGN_KEYS},
+    additionalProperties=False,
+)
+def _bounds(value: Any) -> dict[str, tuple[float, float]]:
+    """Design variable -> bounds, from quantities with their units."""
+    if not isinstance(value, dict):
+        raise UserError(f"{shown(value)} is not a table", allowed=", ".join(DESIGN_KEYS))
+    result = {}
+    for name, given in value.items():
+        if name not in DESIGN_KEYS:
+            raise unknown_name("design variable", name, DESIGN_KEYS, where=name)
+        field, unit = DESIGN_KEYS[name]
+        ends = given if isinstance(given, list) else [given, given]
+        least, most = DESIGN_BOX[field]
+        if len(ends) != 2:
+            raise UserError(f"{shown(given)} is no pair of bounds", where=name)
+        low, high = (parse_quantity(end, unit, name, bare=False) for end in ends)
+        if not least <= low <= high <= most:
+            raise UserError(
+                f"{shown(given)} is not accepted",
+                where=name,
+                allowed=f"{_box(field, unit)}, the smaller first",
+            )
+        result[field] = (low, high)
+    return result
+
+
+_WRITTEN_OBJECTIVE = PlainSerializer(
+    lambda exponents: next(iter(exponents)) if list(exponents.values()) == [1.0] else exponents
+)
+_WRITTEN_BOUNDS = PlainSerializer(
+    lambda bounds: {
+        key: [f"{toml_literal(end)} {unit}" if unit else end for end in bounds[field]]
+        for key, (field, unit) in DESIGN_KEYS.items()
+        if field in bounds
+    }
+)
+
+
 Name = Annotated[str, checked(plain_name)]
 Entries = tuple[str, ...]
 Milliseconds = Annotated[float | None, checked(limit("ms")), _written("ms")]
@@ -77,6 +184,8 @@ class StudyTechnology(Table):
     """Memory stacks."""
     interconnect: Annotated[Entries, checked(several(_entry("interconnect")))] = ("cpo",)
     """Links between packages."""
+    switch: Annotated[Entries, checked(several(_entry("switch")))] = ("nvswitch",)
+    """What joins the links."""
     package: Annotated[Entries, checked(several(_entry("package")))] = ("interposer",)
     """How dies and stacks are joined."""
     cooling: Annotated[Entries, checked(several(_entry("cooling")))] = ("liquid", "air")
@@ -121,6 +230,8 @@ class StudyWorkload(Table):
     """Limit on the time between tokens."""
     pools: Annotated[str, checked(one_of("pools", lambda: SERVED))] = "prefill+decode"
     """Phases that are served."""
+    limits: Annotated[dict[str, float], checked(_objective_limits)] = {}
+    """Most that is allowed per output token, while another objective is searched."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyWorkload":
@@ -147,6 +258,16 @@ class StudyCandidate(Table):
     """Largest die; without it only the reticle field limits the die."""
     dies_per_package: Annotated[tuple[int, ...], checked(several(whole(1, 8)))] = (1,)
     """Compute dies in one package."""
+    tdp_max_w: Annotated[float | None, checked(limit("W")), _written("W")] = Field(
+        None, alias="tdp_max"
+    )
+    """Most power of a package; without it only cooling and package limit it."""
+    unit_cost_max_usd: Annotated[float | None, checked(limit("USD")), _written("USD")] = Field(
+        None, alias="unit_cost_max"
+    )
+    """Most that a package may cost to make."""
+    bounds: Annotated[dict[str, tuple[float, float]], checked(_bounds), _WRITTEN_BOUNDS] = {}
+    """Least and most of a design variable; one value fixes it."""
 
 
 class StudyBaseline(Table):
@@ -165,7 +286,6 @@ _CANDIDATES = tuple(
     )
 )
 _BASELINES = (StudyBaseline(accelerator="h100-sxm"),)
-_BRANCHED = ("process", "memory", "interconnect", "package", "cooling")
 _NESTED = ("technology", "space", "workloads", "candidates", "baselines")
 
 
@@ -180,6 +300,10 @@ class Study(Table):
     """Random starts of each branch."""
     basis: Annotated[str, checked(_entry("prices"))] = "cost"
     """Bill of materials or selling prices."""
+    objective: Annotated[dict[str, float], checked(_objective), _WRITTEN_OBJECTIVE] = {
+        "usd_per_million_tokens": 1.0
+    }
+    """What is made small, or a product of powers."""
     technology: StudyTechnology = StudyTechnology()
     """What the accelerators are built in."""
     space: StudySpace = StudySpace()
@@ -234,8 +358,10 @@ class Study(Table):
 
     def technology_choices(self) -> Iterator[dict[str, str]]:
         """Table -> entry of every branch, to pass to `catalog.technology` with the overrides."""
-        for entries in itertools.product(*(getattr(self.technology, name) for name in _BRANCHED)):
-            chosen = dict(zip(_BRANCHED, entries, strict=True))
+        for entries in itertools.product(
+            *(getattr(self.technology, name) for name in HARDWARE_TABLES)
+        ):
+            chosen = dict(zip(HARDWARE_TABLES, entries, strict=True))
             yield chosen | {"execution": self.technology.execution, "prices": self.basis}
 
     def _arrays(self) -> dict[str, tuple[Any, ...]]:

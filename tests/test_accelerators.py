@@ -7,7 +7,12 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from litegpu_opt.catalog import accelerator_names, load_accelerator
+from litegpu_opt.catalog import (
+    accelerator_names,
+    load_accelerator,
+    load_unmodelled,
+    unmodelled_names,
+)
 from litegpu_opt.errors import UserError
 from litegpu_opt.machine.silicon import blocks
 
@@ -99,6 +104,26 @@ def test_what_is_not_known_is_left_out_of_the_data_sheet():
     assert all(record.value > 0 for sheet in sheets.values() for record in sheet.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("cerebras-wse-3", "SRAM on a die of a whole wafer"), ("rpu", "is public")]
+)
+def test_a_chip_that_is_not_modelled_is_refused_with_its_reason(name, reason):
+    assert name in unmodelled_names() and name not in accelerator_names()
+    with pytest.raises(UserError) as caught:
+        load_accelerator(name, "study.toml:baseline[0].accelerator")
+    text = str(caught.value)
+    assert text.startswith(f"study.toml:baseline[0].accelerator: {name} is not modelled: ")
+    assert reason in text and "\n" not in text
+
+
+def test_published_figures_of_a_wafer():
+    wafer = load_unmodelled("cerebras-wse-3")
+    sheet = {name: record.value for name, record in wafer.datasheet.items()}
+    assert sheet == {"die_area_mm2": 46_225, "memory_gb": 44, "memory_tb_s": 21_000}
+    assert all(record.trust in "ABCD" for record in wafer.datasheet.values())
+    assert load_unmodelled("rpu").datasheet == {}
+
+
 PAPER = [name for name in accelerator_names() if name.startswith("paper-")]
 
 
@@ -156,16 +181,16 @@ def test_extends(write):
         ('extends = "h100-sxm"\ndesign.die_area = "203.5 mm"', "mine.toml:design.die_area: 'mm'"),
         (
             'extends = "h100-sxm"\ndesign.die_area = "0 mm^2"',
-            "allowed: more than zero to 100000 mm^2",
+            "allowed: 10 to 10000 mm^2",
         ),
         (
-            'extends = "h100-sxm"\ndesign.die_area = "100001 mm^2"',
-            "100001 mm^2 is not accepted; allowed: more than zero to 100000 mm^2",
+            'extends = "h100-sxm"\ndesign.die_area = "10001 mm^2"',
+            "10001 mm^2 is not accepted; allowed: 10 to 10000 mm^2",
         ),
         ('extends = "h100-sxm"\ndesign.aspect_ratio = 0.5', "allowed: 1 to 10"),
         ('extends = "h100-sxm"\ndesign.aspect_ratio = 10.5', "allowed: 1 to 10"),
-        ('extends = "h100-sxm"\ndesign.clock = "10.1 GHz"', "allowed: more than zero to 10 GHz"),
-        ('extends = "h100-sxm"\ndesign.memory = "0 GB"', "allowed: more than zero"),
+        ('extends = "h100-sxm"\ndesign.clock = "10.1 GHz"', "allowed: 0.1 to 10 GHz"),
+        ('extends = "h100-sxm"\ndesign.memory = "0 GB"', "allowed: 1 to 10000 GB"),
         ('extends = "h100-sxm"\ndesign.sm_count = 132.5', "a whole number, 1 or more"),
         ('extends = "h100-sxm"\ndesign.memory_stacks = 4.5', "a whole number, 1 or more"),
         ('extends = "h100-sxm"\ndesign.dies_per_package = 1.5', "a whole number, 1 to 16"),
@@ -178,8 +203,8 @@ def test_extends(write):
         ('extends = "h100-sxm"\nnot_compared = 3', "3 is not a table"),
         ('extends = "h100-sxm"\nlargest_group = 0', "allowed: a whole number, 1 or more"),
         (
-            'extends = "h100-sxm"\ntechnology.memory = "hbm4"',
-            "mine.toml:technology.memory: unknown memory 'hbm4', did you mean hbm3",
+            'extends = "h100-sxm"\ntechnology.memory = "hbm5"',
+            "mine.toml:technology.memory: unknown memory 'hbm5', did you mean hbm",
         ),
         (
             'extends = "h100-sxm"\ntechnology.overrides.memory.usd_per_g = 1',
@@ -238,6 +263,8 @@ paths = st.sampled_from(
         "design",
         "design.clock",
         "design.sm_count",
+        "flop_per_clock",
+        "flop_per_clock.fp8",
         "technology",
         "technology.memory",
         "technology.overrides",

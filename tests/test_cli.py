@@ -14,8 +14,8 @@ import panel_fixture
 import pytest
 
 from litegpu_opt.cli import main
-from litegpu_opt.cli.evaluate import CacheFormat, Collective, WeightFormat
 from litegpu_opt.cli.optimize import _check_folder
+from litegpu_opt.cli.options import CacheFormat, Collective, WeightFormat
 from litegpu_opt.report.findings import infeasible_texts, shortfall_text
 from litegpu_opt.units import parse_quantity
 from litegpu_opt.workload.collectives import ALGORITHMS
@@ -38,6 +38,7 @@ METRICS = {
     "power_decode_w",
     "unit_price_usd",
     "usd_per_device_hour",
+    "device_hour",
     "die_area_mm2",
     "unit_cost_usd",
     "memory_required_gb",
@@ -97,6 +98,7 @@ def strict_json(text):
         ["--help"],
         ["evaluate", "--help"],
         ["optimize", "--help"],
+        ["explain", "--help"],
         ["catalog", "--help"],
         ["catalog", "models", "--help"],
         ["schema", "--help"],
@@ -510,6 +512,23 @@ def test_price_basis_costs_more(call, ideal):
     assert content["usd_per_device_hour"] > cost["usd_per_device_hour"] > 0.1
 
 
+def test_a_device_hour_is_broken_down_on_both_bases(call):
+    hours = strict_json(call(*EVALUATE, "--json")[1])["device_hour_by_basis"]
+    for basis in ("cost", "price"):
+        content = strict_json(call(*EVALUATE, "--basis", basis, "--json")[1])
+        assert content["device_hour"] == pytest.approx(hours[basis])
+        owned = content["device_hour"]["total_usd"] - content["device_hour"]["electricity_usd"]
+        assert content["usd_per_device_hour"] == pytest.approx(owned)
+    # a margin of 75 % makes the accelerator four times as dear, and nothing else but what goes by
+    # the capital; electricity is the same
+    cost, price = hours["cost"], hours["price"]
+    assert price["accelerator_usd"] == pytest.approx(4 * cost["accelerator_usd"])
+    for line in ("host_usd", "network_usd", "facility_usd", "electricity_usd"):
+        assert price[line] == cost[line]
+    screen = call(*EVALUATE)[1]
+    assert "USD per hour of an owned device" in screen and "spares" in screen
+
+
 def test_an_impossible_chip_is_not_feasible(call, tmp_path):
     path = tmp_path / "shrunk.toml"
     path.write_text(panel_fixture.SHRUNK)
@@ -532,14 +551,13 @@ def test_prefill_batch_has_a_default_of_its_own(call):
     assert content["deployment"]["batch_prefill"] == 1
 
 
-def test_power_of_each_phase_is_held_against_the_tdp(call):
-    long_prompt = replaced("--batch", "64")
-    _, out, _ = call(*long_prompt, "--json", "--execution", "ideal", "--batch-prefill", "8")
-    content = strict_json(out)
-    low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
-    assert 0 < low <= content["power_w"] <= high
-    _, text, _ = call(*long_prompt, "--execution", "ideal", "--batch-prefill", "8")
-    assert ("above the TDP" in text) == (high > content["tdp_w"])
+def test_the_tdp_caps_the_power_of_each_phase_unless_execution_is_ideal(call):
+    words = [*replaced("--accelerator", "h100-pcie"), "--batch-prefill", "8", "--json"]
+    for execution, capped in (("calibrated", True), ("ideal", False)):
+        content = strict_json(call(*words, "--execution", execution)[1])
+        low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
+        assert 0 < low <= content["power_w"] <= high
+        assert (high <= content["tdp_w"] * (1 + 1e-12)) == capped
     _, out, _ = call(*replaced("--output", "1"), "--json")
     assert strict_json(out)["power_decode_w"] is None
 
@@ -605,7 +623,7 @@ def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
         (["schema", "studdy"], 'Did you mean "study"?'),
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
-        (["catalog", "technologies", "memory.hbm4"], "did you mean hbm3?"),
+        (["catalog", "technologies", "memory.hbm-3e"], "did you mean hbm3e?"),
         (["catalog", "models", "no-such"], "allowed: bloom-176b"),
     ],
 )
@@ -893,8 +911,23 @@ def test_catalog_accelerator_compares_with_data_sheet_and_teardown(call):
     assert sheet["bf16_dense_tflop_s"]["model"] == pytest.approx(989.4, rel=1e-3)
     assert sheet["tdp_w"]["error"] == pytest.approx(sheet["tdp_w"]["model"] / 700 - 1)
     assert sheet["die_area_mm2"]["model"] == pytest.approx(sum(content["blocks_mm2"].values()))
+    assert content["peaks"]["tf32"]["value"] == pytest.approx(494.7, rel=1e-3)
+    assert content["peaks"]["fp4"] is None
     bill = {row["name"]: row["model"] for row in content["bill_of_materials"]}
     assert bill.pop("total_usd") == pytest.approx(sum(bill.values()))
+
+
+def test_a_chip_that_is_not_modelled(call):
+    """What is published is shown; what the model would have to make up is refused."""
+    code, out, _ = call("catalog", "accelerators", "cerebras-wse-3", "--json")
+    content = strict_json(out)
+    assert code == 0 and "SRAM" in content["not_modelled"]
+    assert content["datasheet"]["die_area_mm2"]["value"] == 46_225
+    assert "tdp_w" not in content["datasheet"]
+    asked = "--model llama-3.1-70b --tp 1 --batch 1 --prompt 100 --output 100".split()
+    code, out, err = call("evaluate", "--accelerator", "cerebras-wse-3", *asked)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "--accelerator: cerebras-wse-3 is not modelled: " in err
 
 
 def test_catalog_lists_are_complete(call):
@@ -905,7 +938,7 @@ def test_catalog_lists_are_complete(call):
     values = strict_json(out)["technologies"]["memory.hbm3e"]
     assert values["usd_per_gb"].keys() == {"value", "low", "high", "unit", "source", "trust"}
     _, out, _ = call("catalog", "accelerators")
-    assert "h100-sxm" in out
+    assert "h100-sxm" in out and "Cerebras WSE-3 (not modelled)" in out
     _, out, _ = call("catalog", "models")
     assert "llama-3.1-405b" in out
 

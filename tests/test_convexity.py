@@ -8,11 +8,13 @@ functions are closed under the sums, products and powers that the model makes of
 |------------------------------|-----------------------------------------------------------------|
 | 1/dies per wafer             | Ac posynomial; 1/(1 - z) has positive coefficients              |
 | 1/yield                      | power of a posynomial, for a fixed clustering and repairability |
+| 1/yield of Murphy            | x/(1 - exp(-x)) has a growing elasticity in x                   |
 | bill of materials            | exp and expm1 of posynomials have positive coefficients         |
 | use/limit                    | generalised posynomial over monomial                            |
 | voltage                      | norm of a constant and a posynomial, for a slope of at most 1   |
 | energies, rated powers       | products and sums of the above                                  |
 | phase time                   | sums of q-norms of posynomials, any q > 0                       |
+| capital, a year by line      | sums of the above over constants: spares are a share of them    |
 | cost per token               | dollars per second x time + dollars per joule x energy          |
 
 Not convex, so never used as an objective or a limit: average power (an energy over a time),
@@ -20,6 +22,7 @@ yield in its clustering, an area that is a difference, a voltage slope above 1, 
 maximum of what may be sold (tokens per dollar).
 """
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -31,20 +34,38 @@ import pytest
 from litegpu_opt.catalog import load_accelerator, technology
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
 from litegpu_opt.limits import LIMIT_NAMES, uses_and_limits
-from litegpu_opt.machine.cost import bill_of_materials, capital, provisioned_w, yearly_cost
+from litegpu_opt.machine.cost import (
+    BillOfMaterials,
+    Capital,
+    YearlyCost,
+    bill_of_materials,
+    capital,
+    die_usd,
+    provisioned_w,
+    yearly_cost,
+)
 from litegpu_opt.machine.power import (
+    EnergyCosts,
     energy_costs,
     rated_power_w,
     relative_voltage,
     thermal_design_power_w,
 )
 from litegpu_opt.machine.silicon import (
+    Blocks,
     blocks,
     dies_per_wafer,
+    edge_needed_mm,
     harvested_yield,
-    negative_binomial_yield,
+    killed_mm2,
 )
-from litegpu_opt.numerics import scalar
+from litegpu_opt.machine.yields import (
+    murphy_yield,
+    negative_binomial_yield,
+    poisson_yield,
+    seeds_yield,
+)
+from litegpu_opt.numerics import TINY, scalar
 from litegpu_opt.optimizer.branches import candidate_branches, stacked_pools
 from litegpu_opt.optimizer.problem import BOX, VARIABLES, objective_and_limits, point_at
 from litegpu_opt.serving import usd_per_token
@@ -67,6 +88,7 @@ def terms(x, branch, q):
     point = point_at(x, branch, roofs)
     design, services = point.design, point.services
     parts = blocks(design, tree)
+    killed = killed_mm2(parts, tree)
     bom = bill_of_materials(design, tree)
     spent = capital(design, point.tdp_w, tree)
     year = yearly_cost(design, point.tdp_w, tree)
@@ -84,7 +106,16 @@ def terms(x, branch, q):
     positive = {
         "1/dies per wafer": 1.0 / dies_per_wafer(design.die_area_mm2, tree),
         "1/yield": 1.0 / harvested_yield(parts, tree),
+        **{
+            f"1/yield, {model.__name__}": 1.0 / model(killed, tree.process.defects_per_cm2)
+            for model in (poisson_yield, murphy_yield, seeds_yield)
+        },
+        "killed area": killed,
         "block area": parts.total_mm2,
+        # a single die has no link to others
+        **{f"block area: {name}": value + TINY for name, value in vars(parts).items()},
+        "die edge": edge_needed_mm(design, tree),
+        "die cost": die_usd(design, tree),
         "bill of materials": bom.total_usd,
         **{f"bill of materials: {name}": value for name, value in vars(bom).items()},
         **{f"capital: {name}": value for name, value in vars(spent).items()},
@@ -247,6 +278,33 @@ def test_term_is_convex_in_logarithms(name):
 def test_all_limits_and_the_whole_objective_are_among_the_terms():
     assert {f"limit: {name}" for name in LIMIT_NAMES} <= set(TERM_NAMES)
     assert {"objective", "cost per token", "1/yield", "1/dies per wafer"} <= set(TERM_NAMES)
+
+
+def test_every_quantity_of_the_machine_is_among_the_terms():
+    """Every line of a block, a bill, a capital, a year and an energy has its term."""
+    lines = {
+        "block area": Blocks,
+        "bill of materials": BillOfMaterials,
+        "capital": Capital,
+        "year": YearlyCost,
+        "energy": EnergyCosts,
+    }
+    for title, table in lines.items():
+        named = {f"{title}: {line.name}" for line in dataclasses.fields(table)}
+        assert named <= set(TERM_NAMES)
+    assert {
+        "die edge",
+        "die cost",
+        "killed area",
+        "dollars per second",
+        "provisioned power",
+        "rated power, compute in bf16",
+        "rated power, compute in fp8",
+        "rated power, memory",
+        "voltage",
+        "limit: thermal",
+        "limit: die_edge",
+    } <= set(TERM_NAMES)
 
 
 @pytest.mark.parametrize(

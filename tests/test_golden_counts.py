@@ -1035,7 +1035,7 @@ def test_a_pipeline_draws_the_energy_of_its_stages(pp, m):
     tree = load_accelerator("h100-sxm").technology()
     tree = eqx.tree_at(
         lambda t: (
-            t.process.idle_w_per_mm2, t.process.sm_waiting_share, t.prices.host_power_share
+            t.process.idle_w_per_mm2, t.process.pj_per_sm_clock, t.prices.host_power_share
         ),
         tree,
         3 * (scalar(0),),

@@ -44,8 +44,8 @@ from litegpu_opt.machine.silicon import (
     edge_needed_mm,
     field_area_mm2,
     harvested_yield,
-    negative_binomial_yield,
 )
+from litegpu_opt.machine.yields import negative_binomial_yield
 from litegpu_opt.numerics import scalar
 from litegpu_opt.serving import serve
 from litegpu_opt.workload.collectives import all_reduce
@@ -369,7 +369,7 @@ def test_h100_rated_power(h100):
     design, tree = h100
     rated = float(thermal_design_power_w(design, tree))
     assert rated == pytest.approx(700, rel=0.02)
-    assert rated == pytest.approx(709, abs=1)  # the docstring's figure
+    assert rated == pytest.approx(711, abs=0.5)  # the docstring's figure
     assert rated == max(float(w) for w in rated_power_w(design, tree))
     # an air-cooled H100 is allowed
     assert rated <= float(thermal_limit_w(design, tree)) == pytest.approx(0.9 * 814)
@@ -391,13 +391,13 @@ def h100_power_w(h100, *, clock=1.0, bf16=0.0, fp8=0.0, memory=0.0):
 @pytest.mark.parametrize(
     ("load", "watts"),
     [
-        # idle, SMs that wait, memory; measured about 300 W
-        ({"memory": 0.8}, 70.0 + 81.25 + 117.92),  # decode, batch 1
-        # and FLOPs at 0.485 + 0.625 x 897/4096 = 0.6219 pJ; measured about 600 W
-        ({"memory": 0.85, "bf16": 0.4}, 70.0 + 81.25 + 125.29 + 246.12),  # decode, batch 128
-        ({"memory": 0.3, "bf16": 0.75}, 70.0 + 81.25 + 44.22 + 461.47),  # prefill
-        # 0.29 + 0.625 x 897/8192 = 0.3584 pJ; at +68 % throughput
-        ({"memory": 0.3, "fp8": 0.75 * 1.68 / 2}, 70.0 + 81.25 + 44.22 + 446.86),
+        # idle, 132 SMs x 1.83 GHz x 0.897 nJ, memory; measured about 300 W
+        ({"memory": 0.8}, 70.0 + 216.68 + 117.92),  # decode, batch 1
+        # and FLOPs at 0.485 pJ; measured about 600 W
+        ({"memory": 0.85, "bf16": 0.4}, 70.0 + 216.68 + 125.29 + 191.95),  # decode, batch 128
+        ({"memory": 0.3, "bf16": 0.75}, 70.0 + 216.68 + 44.22 + 359.91),  # prefill
+        # 0.29 pJ at +68 % throughput: as much as in bf16, as measured
+        ({"memory": 0.3, "fp8": 0.75 * 1.68 / 2}, 70.0 + 216.68 + 44.22 + 361.54),
     ],
 )
 def test_reference_powers_of_h100(h100, load, watts):
@@ -405,14 +405,12 @@ def test_reference_powers_of_h100(h100, load, watts):
 
 
 def test_decode_powers_are_near_the_measured_ones(h100):
-    # arXiv 2605.11999: H200 decodes at 137-300 W; ML.ENERGY v3.0: H100 at 300 W with one sequence
-    # and at 600 W with 128. One share of a waiting SM meets none of them exactly.
-    design, tree = h100
-    assert h100_power_w(h100, memory=0.8) == pytest.approx(300, rel=0.11)
-    assert h100_power_w(h100, memory=0.85, bf16=0.4) == pytest.approx(600, rel=0.13)
-    energy = energy_costs(design, design.clock_ghz, tree)
-    h200_w = float(energy.static_w + 0.8 * 4800 * energy.memory_j_per_gb)
-    assert 137 <= h200_w <= 1.07 * 300
+    # ML.ENERGY v3.0: H100 at about 600 W with 128 sequences, at about 300 W with one. The model
+    # gives a waiting SM the clock energy of a busy one: a single sequence comes out a third too
+    # high against this figure, and 2 to 6 % above the 363-367 W of LLM-Inference-Bench at the
+    # bandwidth that it reached (test_validation).
+    assert h100_power_w(h100, memory=0.85, bf16=0.4) == pytest.approx(600, rel=0.02)
+    assert 1.3 * 300 < h100_power_w(h100, memory=0.8) < 1.4 * 300
 
 
 def test_idle_power_of_h100(h100):
@@ -421,10 +419,10 @@ def test_idle_power_of_h100(h100):
 
 
 @pytest.mark.parametrize(
-    ("clock", "watts"), [(1.0, 656.9), (0.9, 549.6), (0.8, 455.2), (0.7, 373.1), (0.6, 302.3)]
+    ("clock", "watts"), [(1.0, 690.8), (0.9, 577.1), (0.8, 477.2), (0.7, 390.2), (0.6, 315.3)]
 )
 def test_dvfs_of_a_prefill(h100, clock, watts):
-    # 70 + c v^2 (81.25 + 461.47) + c (32.16 + 12.06 v^2) with v = 0.5 + 0.5 c, a sharp floor of
+    # 70 + c v^2 (216.68 + 359.90) + c (32.16 + 12.06 v^2) with v = 0.5 + 0.5 c, a sharp floor of
     # 0.75; the norm rounds it off upwards
     sharp = max(0.75, 0.5 + 0.5 * clock)
     rounded = float(relative_voltage(scalar(1.83 * clock), h100[1])) / sharp
@@ -435,12 +433,11 @@ def test_dvfs_of_a_prefill(h100, clock, watts):
 def test_energy_costs_by_hand(h100):
     design, tree = h100
     energy = energy_costs(design, scalar(1.83), tree)
-    # 62.5 % of the 897 pJ of an SM's clock goes with its FLOPs
-    close(energy.bf16_j_per_tflop, 0.485 + 0.625 * 897 / 4096)
-    close(energy.fp8_j_per_tflop, 0.29 + 0.625 * 897 / 8192)
+    close(energy.bf16_j_per_tflop, 0.485)
+    close(energy.fp8_j_per_tflop, 0.29)
     close(energy.memory_j_per_gb, 8e-3 * (4.0 + 1.5))
     close(energy.network_j_per_gb, 8e-3 * 5.0)
-    close(energy.sm_clock_w, 0.375 * 0.897 * 132 * 1.83)
+    close(energy.sm_clock_w, 0.897 * 132 * 1.83)
 
 
 def test_rated_phases_by_hand(h100):
@@ -451,11 +448,11 @@ def test_rated_phases_by_hand(h100):
     clocks = 132 * 1.665 * v2
     memory = 3350 * 8e-3 * (4.0 + 1.5 * v2)
     bf16_phase, fp8_phase, memory_phase = rated_power_w(design, tree)
-    # an SM issues in every clock; of fp8 in 84 %; in 40 % of them beside a busy memory
+    # FLOPs in every clock; of fp8 in 84 %; in 40 % of them beside a busy memory
     close(bf16_phase, always + clocks * (0.897 + 0.485 * 4.096) + 0.3 * memory, rel=1e-6)
-    fp8_nj = 0.375 * 0.897 + 0.84 * (0.625 * 0.897 + 0.29 * 8.192)
+    fp8_nj = 0.897 + 0.84 * 0.29 * 8.192
     close(fp8_phase, always + clocks * fp8_nj + 0.3 * memory, rel=1e-6)
-    some_nj = 0.375 * 0.897 + 0.4 * (0.625 * 0.897 + 0.485 * 4.096)
+    some_nj = 0.897 + 0.4 * 0.485 * 4.096
     close(memory_phase, always + clocks * some_nj + 0.85 * memory, rel=1e-6)
 
 
@@ -561,7 +558,9 @@ def test_yearly_cost_by_hand(h100):
     close(year.network_usd, it[2] * crf[0])
     close(year.facility_usd, float(lines.facility_usd) * crf[1])
     close(year.operations_usd, 0.05 * sum(it))
-    total = sum(it) * (crf[0] + 0.05) + float(lines.facility_usd) * crf[1]
+    # 5 % more IT equipment than is in service, with its operation
+    close(year.spares_usd, 0.05 * sum(it) * (crf[0] + 0.05))
+    total = 1.05 * sum(it) * (crf[0] + 0.05) + float(lines.facility_usd) * crf[1]
     close(year.usd_per_second, total / (365 * 24 * 3600))
 
 
@@ -635,9 +634,9 @@ def test_dollars_per_million_tokens(h100):
 BF16_TFLOP_S = 0.72 * 132 * 4096 * 1.83e-3
 MEMORY_GB_S = 0.83 * 3350
 NETWORK_GB_S = 0.75 * 450
-# 37.5 % of the energy of an SM and clock is drawn whatever it does, the rest goes with the FLOPs
-STATIC_W = 0.086 * 814 + 0.375 * 0.897 * 132 * 1.83
-FLOP_PJ = 0.485 + 0.625 * 897 / 4096
+# an SM draws its clock energy whatever it does
+STATIC_W = 0.086 * 814 + 0.897 * 132 * 1.83
+FLOP_PJ = 0.485
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """What holds at every point of the search box: monotony, scale, signs, sums, finite gradients."""
 
+import dataclasses
 import functools
 import math
 import subprocess
@@ -18,12 +19,14 @@ from litegpu_opt.deployment import Deployment
 from litegpu_opt.evaluation import assess, evaluate
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
 from litegpu_opt.limits import LIMIT_NAMES
+from litegpu_opt.machine.cost import YearlyCost
 from litegpu_opt.machine.design import Design
 from litegpu_opt.machine.power import energy_costs
 from litegpu_opt.machine.rates import peak_rates
 from litegpu_opt.machine.technology import TABLES
 from litegpu_opt.numerics import scalar
 from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES, VARIABLES
+from litegpu_opt.report.metrics_json import device_hour
 from litegpu_opt.workload.counts import operator_names
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.parallelism import Parallelism
@@ -163,7 +166,10 @@ DEARER = (
     "memory.footprint_mm2_per_stack",
     "memory.pj_per_bit",
     "interconnect.pj_per_bit",
-    "interconnect.switch_pj_per_bit",
+    "interconnect.hop_us",
+    "switch.pj_per_bit",
+    "switch.hop_us",
+    "switch.ends_per_port",
     "process.pj_per_flop_bf16",
     "process.pj_per_flop_fp8",
     "process.operand_pj_per_bit",
@@ -424,7 +430,7 @@ def test_energy_is_positive_and_the_sum_of_its_parts(x, tps, dies, load):
 def test_the_hand_over_is_paid_once_for_every_byte(tps):
     """The prefill group sends its cache of a prompt once, however it is spread over devices."""
     free = DEFAULT
-    for name in ("interconnect.pj_per_bit", "interconnect.switch_pj_per_bit"):
+    for name in ("interconnect.pj_per_bit", "switch.pj_per_bit"):
         free = replaced(free, name, 0.0)
     x = WIDEST.mean(axis=1)
     batch = math.exp(x[VARIABLES.index("batch_prefill")])
@@ -482,6 +488,22 @@ def test_a_device_at_work_draws_no_more_than_everything_at_its_peak(x, tps):
         assert drawn <= float(most) * (1 + 1e-12)
 
 
+@given(points, degrees, st.floats(0.1, 1.0), st.floats(0.0, 0.5))
+def test_an_owned_hour_pays_for_its_tokens(x, tps, load, spares):
+    # lines of a device-hour x hours owned per token, and the design cost, are the cost of a token
+    tree = replaced(replaced(DEFAULT, "prices.load_factor", load), "prices.spare_share", spares)
+    m = metrics_at(x, tree, tps)
+    hour = device_hour(m.yearly_cost, m.electricity_usd_per_second)
+    total = hour.pop("total_usd")
+    assert total == pytest.approx(math.fsum(hour.values()), rel=1e-12)
+    assert set(hour) == {f.name for f in dataclasses.fields(YearlyCost)} | {"electricity_usd"}
+    hours = float(m.services.device_seconds_per_token.sum()) / load / 3600
+    expected = total * hours + float(m.nre_usd_per_token)
+    assert float(m.usd_per_token) == pytest.approx(expected, rel=1e-12)
+    it = sum(hour[f"{line}_usd"] for line in ("accelerator", "host", "network", "operations"))
+    assert hour["spares_usd"] == pytest.approx(spares * it, rel=1e-12)
+
+
 @given(points, degrees, st.floats(0.1, 1.0))
 def test_cost_of_two_pools_by_hand(x, tps, load):
     tree = replaced(DEFAULT, "prices.load_factor", load)
@@ -490,7 +512,7 @@ def test_cost_of_two_pools_by_hand(x, tps, load):
     prefill, decode = (float(b) for b in np.exp(x[[7, 8]]))
     output = 500
     y = m.yearly_cost
-    per_year = y.accelerator_usd + y.host_usd + y.network_usd + y.facility_usd + y.operations_usd
+    per_year = sum(vars(y).values())
     per_s = float(per_year) / (365 * 24 * 3600) / load
     per_j = 0.075 * 1.1 / 3.6e6
     usd = [
@@ -706,6 +728,7 @@ ZEROS = tuple(
         "execution.memory_efficiency",
         "execution.network_efficiency",
         "execution.overlap_exponent",
+        "execution.reference_hop_us",
     )
 )
 

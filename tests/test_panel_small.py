@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize as scipy_optimize
 
 from litegpu_opt.catalog import technology
-from litegpu_opt.execution.roofline import HardRoof, SoftRoof, both_pools
+from litegpu_opt.execution.roofline import HardRoof, SoftRoof, for_pools
 from litegpu_opt.limits import LIMIT_NAMES, LIMITS
 from litegpu_opt.machine.cost import yearly_cost
 from litegpu_opt.machine.silicon import blocks, edge_available_mm, edge_needed_mm
@@ -35,6 +35,7 @@ basis = "cost"
 process = "n4"
 memory = "hbm3e"
 interconnect = "cpo"
+switch = "nvswitch"
 package = "interposer"
 cooling = ["liquid"]
 execution = "calibrated"
@@ -144,17 +145,17 @@ def solve(branches, starts, *, sharpness=0.0, explore=False):
 
 @jax.jit
 def _values(branch, x):
-    return objective_and_limits(x, branch, both_pools(SoftRoof(Q)))
+    return objective_and_limits(x, branch, for_pools(SoftRoof(Q)))
 
 
 @jax.jit
 def _values_of_many(branch, points):
-    return jax.vmap(lambda x: objective_and_limits(x, branch, both_pools(SoftRoof(Q))))(points)
+    return jax.vmap(lambda x: objective_and_limits(x, branch, for_pools(SoftRoof(Q))))(points)
 
 
 @jax.jit
 def _jacobian(branch, x):
-    return jax.jacfwd(lambda y: objective_and_limits(y, branch, both_pools(SoftRoof(Q))))(x)
+    return jax.jacfwd(lambda y: objective_and_limits(y, branch, for_pools(SoftRoof(Q))))(x)
 
 
 # --- the result itself -------------------------------------------------------------------------
@@ -505,6 +506,7 @@ def decode_program(branch, x):
     tdp = math.exp(x[index["tdp_w"]])
     ops = jax.tree.map(lambda leaf: np.asarray(leaf)[1], pools.operators)
     e, process, memory, link = tree.execution, tree.process, tree.memory, tree.interconnect
+    switch = tree.switch
     stacks, sms, network = (
         float(getattr(design, name)) for name in ("memory_stacks", "sm_count", "network_gb_s")
     )
@@ -526,8 +528,6 @@ def decode_program(branch, x):
     seconds, joules = [], []
     bf16 = sms * float(process.flop_per_clock_bf16) * 1e-3  # TFLOP/s at 1 GHz
     fp8 = sms * float(process.flop_per_clock_fp8) * 1e-3
-    # a clock of an SM costs its issue part where FLOPs are made, the rest always
-    issue_pj = (1 - float(process.sm_waiting_share)) * float(process.pj_per_sm_clock)
     for i, repeats in enumerate(ops.repeats):
         work = (
             ops.tflop_bf16_per_seq[i] / (float(e.compute_efficiency_bf16) * bf16)
@@ -551,10 +551,9 @@ def decode_program(branch, x):
                 repeats * 1e-6 * root * batch**0.5,
                 repeats * wire * batch,
             ]
-            near_and_far = 2 * float(link.pj_per_bit) + float(link.switch_pj_per_bit)
+            near_and_far = 2 * float(link.pj_per_bit) + float(switch.pj_per_bit)
             joules.append(repeats * ops.wire_gb_per_seq[i] * 8e-3 * near_and_far * batch)
-        bf16_pj = float(process.pj_per_flop_bf16) + issue_pj / float(process.flop_per_clock_bf16)
-        fp8_pj = float(process.pj_per_flop_fp8) + issue_pj / float(process.flop_per_clock_fp8)
+        bf16_pj, fp8_pj = float(process.pj_per_flop_bf16), float(process.pj_per_flop_fp8)
         flop = (
             bf16_pj * (ops.tflop_bf16_per_seq[i] + ops.tflop_attention_per_seq[i])
             + fp8_pj * ops.tflop_fp8_per_seq[i]
@@ -565,10 +564,9 @@ def decode_program(branch, x):
         joules.append(repeats * 8e-3 * float(process.operand_pj_per_bit) * moved * v2)
     time_s = sum(seconds[1:], start=seconds[0])
     idle_w = float(process.idle_w_per_mm2) * area
-    waiting_pj = float(process.pj_per_sm_clock) - issue_pj
-    waiting_w = 1e-3 * waiting_pj * float(design.sm_count) * clock * v2
+    sm_clock_w = 1e-3 * float(process.pj_per_sm_clock) * float(design.sm_count) * clock * v2
     host_w = float(tree.prices.host_power_share) * tdp
-    energy_j = sum(joules[1:], start=joules[0]) + (idle_w + host_w + waiting_w) * time_s
+    energy_j = sum(joules[1:], start=joules[0]) + (idle_w + host_w + sm_clock_w) * time_s
     per_j = float(tree.prices.electricity_usd_per_kwh) * float(tree.cooling.pue) / 3.6e6
     per_s = float(yearly_cost(design, scalar(tdp), tree).usd_per_second)
     per_token = float(pools.devices[1]) * float(pools.executions_per_token[1])

@@ -126,7 +126,7 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
 def test_provenance_of_a_study(content, screen):
     """Case 80: trust of every technology table, efficiency factors, error of the machine model."""
     found = content["provenance"]
-    tables = "process memory interconnect package cooling prices rating execution".split()
+    tables = "process memory interconnect switch package cooling prices rating execution".split()
     assert set(found["trust"]) == set(tables)
     counted = Counter()
     for entry in found["trust"].values():
@@ -184,16 +184,6 @@ def test_what_cannot_be_built_is_said(content):
     assert "reticle: no buildable" not in text
     assert "shrunk cannot be built as described: block_area" in text
     assert "h100-sxm cannot" not in text
-
-
-def test_a_phase_above_the_tdp_is_said(content):
-    workload = copy.deepcopy(content["panel"][0])
-    for entry in (*workload["optima"], *workload["baselines"]):
-        entry |= {"tdp_w": 718.0, "power_prefill_w": 700.0, "power_decode_w": None}
-    assert "above the TDP" not in " ".join(findings(workload))
-    workload["optima"][0]["power_prefill_w"] = 935.0
-    sentence = "lite: prefill draws 935 W, above the TDP of 718 W: a power cap is not modelled yet."
-    assert sentence in findings(workload)
 
 
 def test_overrides_gaps_and_starts_are_shown(content, screen):

@@ -53,6 +53,12 @@ def test_units_ranges_and_defaults_of_a_study():
     assert tbt["type"] == "string" and tbt["default"] == "none"
     assert "ms, above zero, with its unit" in tbt["description"]
     assert found["workload.prompt_tokens"]["description"].endswith("; required")
+    assert "mm^2" in found["candidate.bounds.die_area"]["description"]
+    assert "USD, above zero" in found["candidate.unit_cost_max"]["description"]
+    assert "W, above zero" in found["candidate.tdp_max"]["description"]
+    assert "tokens_per_dollar" in found["objective"]["description"]
+    assert "J (joules_per_token)" in found["workload.limits"]["description"]
+    assert "one of ethernet, host, mesh, " in found["technology.switch"]["description"]
     record = catalog.records("memory", "hbm3e")["usd_per_gb"]
     assert found["technology.overrides.memory.usd_per_gb"]["description"] == (
         f"unit: USD/GB; range {record.low:g} to {record.high:g}; default: {record.value:g} "
@@ -63,8 +69,9 @@ def test_units_ranges_and_defaults_of_a_study():
 def test_units_and_ranges_of_an_accelerator():
     found = leaves(json_schema("accelerator"))
     assert "a quantity in mm^2" in found["design.die_area"]["description"]
-    assert "more than zero to 100000 mm^2" in found["design.die_area"]["description"]
+    assert "10 to 10000 mm^2" in found["design.die_area"]["description"]
     assert "a whole number, 1 to 16" in found["design.dies_per_package"]["description"]
+    assert "a quantity in FLOP" in found["flop_per_clock.fp4"]["description"]
     assert "one direction" in found["design.network_per_direction"]["description"]
 
 

@@ -1,19 +1,28 @@
 """Accelerators: a design, the technologies it is built in, and the data sheet to compare with."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..errors import UserError, unknown_name
 from ..fields import OVERRIDES, accepting, checked, one_of, whole
 from ..files import Table, embedded, parse_toml, read_toml, validated
 from ..units import allowed_quantity, shown
-from .records import TRUST, Record, read_record
-from .tables import Overrides, names, override_records, provenance, technology
+from .quantities import DATASHEET, FLOP_PER_CLOCK, FORMATS, Key, quantities
+from .records import Record
+from .tables import (
+    HARDWARE_TABLES,
+    Overrides,
+    names,
+    override_records,
+    provenance,
+    records,
+    technology,
+)
+from .unmodelled import load_unmodelled, unmodelled_names
 
 
 if TYPE_CHECKING:
@@ -21,97 +30,24 @@ if TYPE_CHECKING:
     from ..machine.technology import Technology
 
 
-@dataclass(frozen=True)
-class _Key:
-    """What a key of a file becomes: an attribute that carries the unit, and what it may be."""
-
-    field: str
-    unit: str
-    meaning: str = ""
-    least: float = 0.0
-    """0: more than zero."""
-    most: float = math.inf
-    whole: bool = False
-
-    def allows(self, value: float) -> bool:
-        """Whether a value is accepted."""
-        inside = 0.0 < value and self.least <= value <= self.most
-        return inside and (not self.whole or value.is_integer())
-
-    def allowed(self) -> str:
-        """What is accepted, for an error."""
-        kind = "a whole number, " if self.whole else ""
-        most = f"{self.most:.0f} {self.unit}".strip()
-        if math.isinf(self.most):
-            return kind + (f"{self.least:g} or more" if self.least else "more than zero")
-        return kind + (f"{self.least:g} to {most}" if self.least else f"more than zero to {most}")
-
-    def accepts(self) -> dict[str, Any]:
-        """JSON Schema of what is accepted."""
-        quantity = {"type": "string" if self.unit else ["number", "string"]}
-        stated = {"value": quantity, "source": {"type": "string"}, "trust": {"enum": list(TRUST)}}
-        record = {
-            "type": "object",
-            "properties": stated,
-            "required": ["value"],
-            "additionalProperties": False,
-        }
-        in_unit = f"{allowed_quantity(self.unit)}; " if self.unit else ""
-        allowed = f"{in_unit}{self.allowed()}; or {{ value, source, trust }}"
-        return {"description": self.meaning, "anyOf": [quantity, record], "allowed": allowed}
-
-
+# wide, and yet a slip between units of area, of a thousand or of more falls outside
 _DESIGN = {
-    "die_area": _Key("die_area_mm2", "mm^2", "Area of one compute die", most=100_000),
-    "sm_count": _Key("sm_count", "", "SMs enabled in the package", 1, whole=True),
-    "clock": _Key("clock_ghz", "GHz", "Highest sustained clock", most=10),
-    "memory_stacks": _Key("memory_stacks", "", "Memory stacks or chips", 1, whole=True),
-    "memory": _Key("memory_gb", "GB", "Memory of the package"),
-    "network_per_direction": _Key("network_gb_s", "GB/s", "Scale-up bandwidth in one direction"),
-    "aspect_ratio": _Key("aspect_ratio", "", "Long side of a die over its short side", 1, 10),
-    "dies_per_package": _Key("dies_per_package", "", "Compute dies", 1, 16, whole=True),
-}
-
-_DATASHEET = {
-    "die_area": _Key("die_area_mm2", "mm^2", "Area of one compute die"),
-    "bf16_dense": _Key("bf16_dense_tflop_s", "TFLOP/s", "Peak in bf16 without sparsity"),
-    "fp8_dense": _Key("fp8_dense_tflop_s", "TFLOP/s", "Peak in fp8 without sparsity"),
-    "memory_bandwidth": _Key("memory_tb_s", "TB/s", "Memory bandwidth"),
-    "memory": _Key("memory_gb", "GB", "Memory of the package"),
-    "network_per_direction": _Key("network_gb_s", "GB/s", "Scale-up bandwidth in one direction"),
-    "tdp": _Key("tdp_w", "W", "Thermal design power"),
+    "die_area": Key("die_area_mm2", "mm^2", "Area of one compute die", 10, 10_000),
+    "sm_count": Key("sm_count", "", "SMs enabled in the package", 1, whole=True),
+    "clock": Key("clock_ghz", "GHz", "Highest sustained clock", 0.1, 10),
+    "memory_stacks": Key("memory_stacks", "", "Memory stacks or chips", 1, whole=True),
+    "memory": Key("memory_gb", "GB", "Memory of the package", 1, 10_000),
+    "network_per_direction": Key(
+        "network_gb_s", "GB/s", "Scale-up bandwidth in one direction", 1, 100_000
+    ),
+    "aspect_ratio": Key("aspect_ratio", "", "Long side of a die over its short side", 1, 10),
+    "dies_per_package": Key("dies_per_package", "", "Compute dies", 1, 16, whole=True),
 }
 
 _BILL_OF_MATERIALS = {
-    key: _Key(f"{key}_usd", "USD", "Published estimate")
+    key: Key(f"{key}_usd", "USD", "Published estimate")
     for key in ("logic", "memory", "packaging", "test_and_assembly", "total")
 }
-
-
-def _records(keys: dict[str, _Key]) -> BeforeValidator:
-    """Pydantic validator of a table of quantities: the field becomes attribute -> record."""
-
-    @accepting(
-        type="object",
-        properties={name: key.accepts() for name, key in keys.items()},
-        additionalProperties=False,
-    )
-    def convert(content: Any) -> dict[str, Record]:
-        if not isinstance(content, dict):
-            raise UserError(f"{shown(content)} is not a table", allowed=", ".join(keys))
-        result = {}
-        for key, stated in content.items():
-            if key not in keys:
-                raise unknown_name("key", key, keys, where=key)
-            expected = keys[key]
-            record = read_record(stated, expected.unit, key, bare=False)
-            if not expected.allows(record.value):
-                value = f"{record.value:.6g} {expected.unit}".strip()
-                raise UserError(f"{value} is not accepted", where=key, allowed=expected.allowed())
-            result[expected.field] = record
-        return result
-
-    return checked(convert)
 
 
 def _entry(table: str):
@@ -124,6 +60,7 @@ class TechnologyFile(Table):
     process: Annotated[str | None, _entry("process")] = None
     memory: Annotated[str | None, _entry("memory")] = None
     interconnect: Annotated[str | None, _entry("interconnect")] = None
+    switch: Annotated[str | None, _entry("switch")] = None
     package: Annotated[str | None, _entry("package")] = None
     cooling: Annotated[str | None, _entry("cooling")] = None
     overrides: Annotated[dict[str, Any], Field(json_schema_extra=OVERRIDES)] = {}
@@ -133,24 +70,21 @@ class TechnologyFile(Table):
         return self.model_dump(exclude={"overrides"}, exclude_none=True)
 
 
-_HARDWARE_TABLES = ("process", "memory", "interconnect", "package", "cooling")
-
-
 @accepting(
     type="object",
-    properties={key: {"type": "string", "allowed": "a text"} for key in _DATASHEET},
+    properties={key: {"type": "string", "allowed": "a text"} for key in DATASHEET},
     additionalProperties=False,
 )
 def _reasons(content: Any) -> dict[str, str]:
     """A table of reasons, key of the data sheet -> why; becomes attribute -> why."""
     if not isinstance(content, dict):
-        raise UserError(f"{shown(content)} is not a table", allowed=", ".join(_DATASHEET))
+        raise UserError(f"{shown(content)} is not a table", allowed=", ".join(DATASHEET))
     for key, reason in content.items():
-        if key not in _DATASHEET:
-            raise unknown_name("key", key, _DATASHEET, where=key)
+        if key not in DATASHEET:
+            raise unknown_name("key", key, DATASHEET, where=key)
         if not isinstance(reason, str) or not reason:
             raise UserError(f"{shown(reason)} is not a reason", where=key, allowed="a text")
-    return {_DATASHEET[key].field: reason for key, reason in content.items()}
+    return {DATASHEET[key].field: reason for key, reason in content.items()}
 
 
 class AcceleratorFile(Table):
@@ -166,17 +100,19 @@ class AcceleratorFile(Table):
     """Set if no source was checked."""
     largest_group: Annotated[int | None, checked(whole(1))] = None
     """Devices that one scale-up domain joins."""
-    design: Annotated[dict[str, Record], _records(_DESIGN)] = {}
+    design: Annotated[dict[str, Record], quantities(_DESIGN)] = {}
     """The chip."""
+    flop_per_clock: Annotated[dict[str, Record], quantities(FLOP_PER_CLOCK)] = {}
+    """Dense rates of an SM; a format that is left out is one that the chip does not have."""
     technology: TechnologyFile = TechnologyFile()
     """What it is built in."""
-    datasheet: Annotated[dict[str, Record], _records(_DATASHEET)] = {}
+    datasheet: Annotated[dict[str, Record], quantities(DATASHEET)] = {}
     """Published figures, which the model is compared with."""
     not_compared: Annotated[dict[str, str], checked(_reasons)] = {}
     """Published figures that are no test of the model, and why."""
     circular: Annotated[dict[str, str], checked(_reasons)] = {}
     """Published figures that are among the model's own inputs, and how."""
-    bill_of_materials: Annotated[dict[str, Record], _records(_BILL_OF_MATERIALS)] = {}
+    bill_of_materials: Annotated[dict[str, Record], quantities(_BILL_OF_MATERIALS)] = {}
     """Published estimate of what it costs to make."""
 
 
@@ -195,6 +131,8 @@ class Accelerator:
     technology_names: dict[str, str]
     """Technology table -> entry, for the tables that belong to the hardware."""
     overrides: dict[str, Record]
+    rates: dict[str, Record]
+    """Number format that the chip has -> dense FLOP per clock of an SM."""
     largest_group: int
     """Devices that one scale-up domain can join."""
     datasheet: dict[str, Record]
@@ -215,6 +153,24 @@ class Accelerator:
     def design_values(self) -> dict[str, float]:
         """Field of `Design` -> value."""
         return {field: record.value for field, record in self.design_records.items()}
+
+    def flop_per_clock(self, number_format: str) -> Record:
+        """Dense FLOP per clock of an SM in one of `FORMATS`.
+
+        **Raises:** `UserError` for a format that the chip does not have: none follows from another.
+        """
+        if number_format not in FORMATS:
+            raise unknown_name("number format", number_format, FORMATS)
+        if number_format not in self.rates:
+            what = f"no {number_format} rate of {self.name} is known"
+            raise UserError(what, allowed=", ".join(name for name in FORMATS if name in self.rates))
+        return self.overrides.get(_rate_leaf(number_format), self.rates[number_format])
+
+    def peak_tflop_s(self, number_format: str) -> float:
+        """Dense peak `SMs x FLOP/clk/SM x clock`, TFLOP/s. **Raises:** as `flop_per_clock`."""
+        values = self.design_values
+        flop = self.flop_per_clock(number_format).value
+        return 1e-3 * values["sm_count"] * values["clock_ghz"] * flop
 
     def design(self) -> "Design":
         """The design as the pytree that the model takes."""
@@ -262,6 +218,8 @@ def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, .
     if text in accelerator_names():
         place, name, identity = f"{text}.toml", text, text
         raw = parse_toml(embedded("accelerators", place).read_text("utf-8"), place)
+    elif text in unmodelled_names():
+        raise UserError(f"{text} is not modelled: {load_unmodelled(text).reason}", where=where)
     elif text.endswith(".toml") or isinstance(name_or_path, Path):
         path = folder / text
         raw = read_toml(path)
@@ -288,12 +246,14 @@ def _merged(
     for key, needed in _DESIGN.items():
         if needed.field not in design:
             raise _missing(f"{place}:design.{key}", allowed_quantity(needed.unit))
-    for table in _HARDWARE_TABLES:
+    for table in HARDWARE_TABLES:
         if table not in entries:
             raise _missing(f"{place}:technology.{table}", ", ".join(names(table)))
     if group is None:
         raise _missing(f"{place}:largest_group", "a whole number of devices")
     own = override_records(content.technology.overrides, f"{place}:technology.overrides")
+    overrides = (parent.overrides if parent else {}) | _rate_overrides(content, own, place) | own
+    _check_group(group, provenance(overrides, **entries), f"{place}:largest_group")
     return Accelerator(
         name=name,
         title=content.title or name,
@@ -301,7 +261,8 @@ def _merged(
         status=content.status or (parent.status if parent else ""),
         design_records=design,
         technology_names=entries,
-        overrides=(parent.overrides if parent else {}) | own,
+        overrides=overrides,
+        rates=_rates(content, parent, entries["process"]),
         largest_group=group,
         # Published figures describe one chip: a design derived from it does not inherit them.
         datasheet=content.datasheet,
@@ -309,6 +270,42 @@ def _merged(
         circular=content.circular,
         bill_of_materials=content.bill_of_materials,
     )
+
+
+def _rate_leaf(number_format: str) -> str:
+    return f"process.flop_per_clock_{number_format}"
+
+
+def _rate_overrides(
+    content: AcceleratorFile, own: dict[str, Record], place: str
+) -> dict[str, Record]:
+    """The rates of a file that the model computes with, as overrides of its process."""
+    modelled = {_rate_leaf(name): name for name in ("bf16", "fp8")}
+    stated = {leaf: name for leaf, name in modelled.items() if name in content.flop_per_clock}
+    for leaf, name in stated.items():
+        if leaf in own:
+            raise UserError(
+                f"the {name} rate is stated twice",
+                where=f"{place}:flop_per_clock.{name}",
+                allowed=f"only there, not in technology.overrides as {leaf}",
+            )
+    return {leaf: content.flop_per_clock[name] for leaf, name in stated.items()}
+
+
+def _rates(content: AcceleratorFile, parent: Accelerator | None, process: str) -> dict[str, Record]:
+    """Rates of a file and of the one it extends; the bf16 rate of the process if there is none."""
+    inherited = parent.rates if parent else {}
+    default = {"bf16": records("process", process)["flop_per_clock_bf16"]}
+    return default | inherited | content.flop_per_clock
+
+
+def _check_group(group: int, known: dict[str, Record], where: str) -> None:
+    """Refuse a group that neither the links nor the switch of an accelerator can join."""
+    for table in ("interconnect", "switch"):
+        joined = known[f"{table}.largest_domain"].value
+        if group > joined:
+            what = f"{group} devices are more than {table}.largest_domain joins"
+            raise UserError(what, where=where, allowed=f"1 to {joined:g}")
 
 
 def _missing(where: str, allowed: str) -> UserError:

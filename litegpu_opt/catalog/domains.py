@@ -20,7 +20,6 @@ _CLOSED = {
     "process.sm_repairable": _SHARE,
     "process.sram_repairable": _SHARE,
     "process.memory_phy_repairable": _SHARE,
-    "process.sm_waiting_share": _SHARE,
     "process.voltage_slope": _SHARE,
     "prices.interest": _SHARE,
     "prices.nre_charged": _SHARE,
@@ -48,6 +47,8 @@ _AT_LEAST = {
     "process.sm_built_per_enabled": 1.0,
     "memory.sites_per_stack": 1.0,
     "cooling.pue": 1.0,
+    "interconnect.largest_domain": 1.0,
+    "switch.largest_domain": 1.0,
     "process.wafer_diameter_mm": 150.0,
     "execution.overlap_exponent": 1.0,
 }
@@ -69,12 +70,23 @@ _ABOVE_ZERO = (
     "interconnect.floor_gb_s",
     "interconnect.port_gb_s",
     "package.die_link_gb_s_per_mm",
+    "execution.reference_hop_us",
     "cooling.limit_w_per_mm2",
     "cooling.limit_package_w",
     "prices.it_life_years",
     "prices.facility_life_years",
     "prices.fleet_lifetime_tokens_e15",
 )
+
+
+_POWER = (
+    "process.idle_w_per_mm2",
+    "process.pj_per_sm_clock",
+    "process.pj_per_flop_bf16",
+    "process.pj_per_flop_fp8",
+    "memory.pj_per_bit",
+)
+"""Above 0 as well: 0 would stand for a power that is not known, and meet every limit on it."""
 
 
 def check_domain(name: str, value: float, where: str) -> None:
@@ -89,6 +101,12 @@ def check_domain(name: str, value: float, where: str) -> None:
         good, allowed = 0.0 < value <= high, f"above 0 and at most {high:g}"
     elif name in _AT_LEAST:
         good, allowed = value >= _AT_LEAST[name], f"{_AT_LEAST[name]:g} or more"
+    elif name in _POWER and value == 0.0:
+        raise UserError(
+            "0 is no power: what is not known is not modelled, and no limit on it can be held",
+            where=where,
+            allowed="above 0",
+        )
     elif name in _ABOVE_ZERO:
         good, allowed = value > 0.0, "above 0"
     else:

@@ -16,6 +16,7 @@ TRUST = {
 }
 """Meaning of every trust letter."""
 
+_LEAF_KEYS = ("typical", "low", "high", "unit", "source", "trust")
 _STATED = ("value", "source", "trust")
 
 
@@ -35,6 +36,16 @@ class Record:
             raise ValueError(f"{self.value} outside {self.low} to {self.high}")
         if not self.source or self.trust not in TRUST:
             raise ValueError(f"source {self.source!r}, trust {self.trust!r}")
+
+    @classmethod
+    def of_leaf(cls, leaf: dict[str, Any], where: str) -> "Record":
+        """A value as the embedded files state it. **Raises:** `ValueError` for a faulty one."""
+        try:
+            if leaf.keys() != set(_LEAF_KEYS):
+                raise ValueError(f"keys {sorted(leaf)}")
+            return cls(*(leaf[key] for key in _LEAF_KEYS))
+        except ValueError as error:
+            raise ValueError(f"{where}: {error!r}") from error
 
     @classmethod
     def exact(cls, value: float, unit: str, source: str = "user", trust: str = "user") -> "Record":

@@ -21,6 +21,7 @@ TABLE_NAMES = (
     "process",
     "memory",
     "interconnect",
+    "switch",
     "package",
     "cooling",
     "prices",
@@ -28,10 +29,14 @@ TABLE_NAMES = (
     "execution",
 )
 
+HARDWARE_TABLES = TABLE_NAMES[: TABLE_NAMES.index("prices")]
+"""Tables of which an accelerator names one entry each, and a study any number."""
+
 DEFAULT_ENTRIES = {
     "process": "n4",
     "memory": "hbm3e",
     "interconnect": "cpo",
+    "switch": "nvswitch",
     "package": "interposer",
     "cooling": "liquid",
     "prices": "cost",
@@ -40,8 +45,9 @@ DEFAULT_ENTRIES = {
 }
 """Entry of each table where none is named."""
 
-_NOT_LEAVES = ("title", "offered_gb")
-_LEAF_KEYS = ("typical", "low", "high", "unit", "source", "trust")
+_NOT_RECORDS = ("title", "offered_gb")
+_FACTS = ("reach_m",)
+"""Records that say something of an entry, of which the model has no use."""
 
 Overrides = Mapping[str, float | str | Record]
 """`"table.field"` -> number in the field's unit, text with a unit, or record."""
@@ -60,18 +66,9 @@ def _entry(raw: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     parent = content.pop("extends", None)
     base = _entry(raw, parent, where) if parent else {}
     return base | {
-        key: value if key in _NOT_LEAVES else _record(value, f"{where}.{key}")
+        key: value if key in _NOT_RECORDS else Record.of_leaf(value, f"{where}.{key}")
         for key, value in content.items()
     }
-
-
-def _record(leaf: dict[str, Any], where: str) -> Record:
-    try:
-        if leaf.keys() != set(_LEAF_KEYS):
-            raise ValueError(f"keys {sorted(leaf)}")
-        return Record(*(leaf[key] for key in _LEAF_KEYS))
-    except ValueError as error:
-        raise ValueError(f"{where}: {error!r}") from error
 
 
 def names(table: str) -> tuple[str, ...]:
@@ -92,9 +89,15 @@ def title(table: str, entry: str) -> str:
 
 
 def records(table: str, entry: str, where: str = "") -> dict[str, Record]:
-    """Field -> record of one entry."""
+    """Field -> record of one entry, as the model takes it."""
     content = _lookup(table, entry, where)
-    return {field: value for field, value in content.items() if field not in _NOT_LEAVES}
+    return {name: value for name, value in content.items() if name not in _NOT_RECORDS + _FACTS}
+
+
+def facts(table: str, entry: str, where: str = "") -> dict[str, Record]:
+    """Name -> record of what is known of an entry beyond what the model takes."""
+    content = _lookup(table, entry, where)
+    return {name: content[name] for name in _FACTS if name in content}
 
 
 def offered_gb(entry: str) -> tuple[float, ...]:

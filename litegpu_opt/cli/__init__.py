@@ -50,6 +50,11 @@ app.command(
     name="optimize",
     help="Search the best accelerators of a study and certify them.",
 )
+app.command(
+    f"{__name__}.explain:explain",
+    name="explain",
+    help="A metric's formula with an accelerator's numbers in it, line by line, and sources.",
+)
 catalog = App(
     name="catalog",
     help="Models, accelerators and technologies, with source and trust.",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from .evaluate import CacheFormat, Json, WeightFormat
+from .options import CacheFormat, Json, WeightFormat
 
 
 def models(
@@ -42,12 +42,22 @@ def accelerators(
     as_json: Json = False,
 ) -> int:
     """List the accelerators, or show one: data sheet and bill of materials against the model."""
-    from ..catalog import accelerator_names, load_accelerator
+    from ..catalog import accelerator_names, load_accelerator, load_unmodelled, unmodelled_names
 
     if name is None:
         chips = [load_accelerator(each) for each in accelerator_names()]
-        content = {"accelerators": [{"name": chip.name, "title": chip.label} for chip in chips]}
+        others = [load_unmodelled(each) for each in unmodelled_names()]
+        content = {
+            "accelerators": [{"name": chip.name, "title": chip.label} for chip in chips]
+            + [{"name": chip.name, "title": f"{chip.title} (not modelled)"} for chip in others]
+        }
         _print(content, [_titles("Accelerators", content["accelerators"])], as_json)
+        return 0
+    if name in unmodelled_names():
+        from ..report.chips import unmodelled_json, unmodelled_sections
+
+        content = unmodelled_json(load_unmodelled(name))
+        _print(content, unmodelled_sections(content), as_json)
         return 0
     chip = load_accelerator(name, "accelerator")
     from .cache import enable_compilation_cache
@@ -69,7 +79,7 @@ def technologies(
     as_json: Json = False,
 ) -> int:
     """List the technology tables and their entries, or show values with source and trust."""
-    from ..catalog import TABLE_NAMES, TRUST, names, records, title
+    from ..catalog import TABLE_NAMES, TRUST, facts, names, records, title
     from ..errors import unknown_name
     from ..report.document import Section
 
@@ -87,7 +97,9 @@ def technologies(
     entries = (entry,) if dot else names(table)
     content = {
         f"{table}.{each}": {
-            field: asdict(record) for field, record in records(table, each, "technologies").items()
+            field: asdict(record)
+            for of_entry in (records, facts)
+            for field, record in of_entry(table, each, "technologies").items()
         }
         for each in entries
     }

@@ -1,171 +1,22 @@
-"""`litegpu evaluate`, and the kinds of option that the commands share."""
+"""`litegpu evaluate`."""
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from cyclopts import Parameter, Token, convert
+from cyclopts import Parameter
 
-from ..errors import UserError
-from ..units import shown
-from ..workload.phases import MOST_TOKENS
-
-
-LARGEST_BATCH = 10**9
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-_LONGEST_WHOLE = 20
-"""More characters are out of every range, and `int` refuses thousands of them."""
-
-
-def whole(low: int, high: int) -> Callable[[Any, Sequence[Token]], int]:
-    """The converter of an option: a whole number, written in decimal digits alone."""
-
-    def read(_: Any, tokens: Sequence[Token]) -> int:
-        text = tokens[0].value
-        if _WHOLE.fullmatch(text) and len(text) <= _LONGEST_WHOLE and low <= int(text) <= high:
-            return int(text)
-        raise UserError(
-            f"{shown(text)} is not accepted",
-            where=tokens[0].keyword or "",
-            allowed=f"a whole number, {low} to {high}",
-        )
-
-    return read
-
-
-def length(_: Any, tokens: Sequence[Token]) -> float:
-    """The converter of a number of tokens: an average need not be whole."""
-    text = tokens[0].value
-    if _DECIMAL.fullmatch(text) and 1.0 <= float(text) <= MOST_TOKENS:
-        return float(text)
-    raise UserError(
-        f"{shown(text)} is not accepted",
-        where=tokens[0].keyword or "",
-        allowed=f"a number, 1 to {MOST_TOKENS:.0e}",
-    )
-
-
-def choice(kind: Any, tokens: Sequence[Token]) -> Any:
-    """The converter of an option with choices: `none` is not a word for its default."""
-    if tokens[0].value.lower() in ("none", "null"):
-        raise UserError(
-            f"{shown(tokens[0].value)} is not accepted",
-            where=tokens[0].keyword or "",
-            allowed=", ".join(kind.__args__),
-        )
-    return convert(kind, tokens)
-
-
-def degree(meaning: str) -> Parameter:
-    """An option for a degree of parallelism, the same in both pools."""
-    return Parameter(help=f"{meaning} [default: 1].", converter=whole(1, LARGEST_BATCH))
-
-
-WeightFormat = Literal[
-    "checkpoint", "bf16", "fp16", "fp8", "fp8-block128", "int8", "mxfp4", "nvfp4"
-]
-CacheFormat = Literal["checkpoint", "bf16", "fp16", "fp8", "int8"]
-Collective = Literal["ring", "in-network", "one-shot", "two-shot"]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object on stdout.")]
-
-
-_ABSORB = {"auto": None, "absorbed": True, "expanded": False}
+from .options import Basis, Json, Serving
 
 
 def evaluate(
     *,
-    model: Annotated[
-        str, Parameter(help="Built-in name (litegpu catalog models) or path of a config.json.")
-    ],
+    serving: Annotated[Serving, Parameter(name="*")],
     accelerator: Annotated[
         str, Parameter(help="Built-in name (litegpu catalog accelerators) or path of a .toml file.")
     ],
-    tp: Annotated[
-        int,
-        Parameter(
-            help="Devices that split every layer, in both pools.", converter=whole(1, LARGEST_BATCH)
-        ),
-    ],
-    batch: Annotated[
-        int,
-        Parameter(help="Sequences of a group, 1 or more.", converter=whole(1, LARGEST_BATCH)),
-    ],
-    prompt: Annotated[
-        float, Parameter(help="Prompt tokens of a request, 1 to 1e9.", converter=length)
-    ],
-    output: Annotated[
-        float, Parameter(help="Output tokens of a request, 1 to 1e9.", converter=length)
-    ],
-    dp: Annotated[
-        int | None, degree("Replicas that share the batch, and the experts if --ep is above 1")
-    ] = None,
-    pp: Annotated[int | None, degree("Pipeline stages")] = None,
-    ep: Annotated[
-        int | None, degree("Ranks over which the experts are spread; divides tp times dp")
-    ] = None,
-    kv_parallel: Annotated[
-        int | None, degree("Ranks that share the cache of a sequence, of those that hold the same")
-    ] = None,
-    microbatches: Annotated[
-        int | None, degree("Parts of a batch that follow each other through the stages")
-    ] = None,
-    collective: Annotated[
-        Collective | None,
-        Parameter(help="Algorithm of the collectives [default: ring].", converter=choice),
-    ] = None,
-    latent: Annotated[
-        Literal["auto", "absorbed", "expanded"] | None,
-        Parameter(
-            help="Latent attention on latents or on the keys and values made of them "
-            "[default: auto, absorbed in decode only].",
-            converter=choice,
-        ),
-    ] = None,
-    weights: Annotated[
-        WeightFormat | None,
-        Parameter(help="Number format of the weights [default: checkpoint].", converter=choice),
-    ] = None,
-    kv: Annotated[
-        CacheFormat | None,
-        Parameter(help="Number format of the KV cache [default: checkpoint].", converter=choice),
-    ] = None,
-    activations: Annotated[
-        Literal["bf16", "fp16"] | None,
-        Parameter(help="Number format of the activations [default: bf16].", converter=choice),
-    ] = None,
-    wire: Annotated[
-        Literal["bf16", "fp16", "fp8", "int8", "fp32"] | None,
-        Parameter(help="Number format on the network [default: bf16].", converter=choice),
-    ] = None,
-    execution: Annotated[
-        Literal["ideal", "calibrated"] | None,
-        Parameter(
-            help="ideal: peak rates, hard roofline, no latencies [default: calibrated].",
-            converter=choice,
-        ),
-    ] = None,
-    batch_prefill: Annotated[
-        int | None,
-        Parameter(
-            help="Sequences of a prefill group [default: one for each part of a batch, dp times "
-            "microbatches].",
-            converter=whole(1, LARGEST_BATCH),
-        ),
-    ] = None,
-    ttft: Annotated[
-        str | None, Parameter(help='Limit on the time to first token, such as "1 s" [none].')
-    ] = None,
-    tbt: Annotated[
-        str | None, Parameter(help='Limit on the time between tokens, such as "50 ms" [none].')
-    ] = None,
-    basis: Annotated[
-        Literal["cost", "price"] | None,
-        Parameter(help="Bill of materials or selling prices [default: cost].", converter=choice),
-    ] = None,
     breakdown: Annotated[
         bool, Parameter(negative="", help="Add the time of every operator.")
     ] = False,
+    basis: Basis = None,
     as_json: Json = False,
 ) -> int:
     """One accelerator, one model, one deployment: time, cost, energy, memory.
@@ -176,74 +27,17 @@ def evaluate(
     from .cache import enable_compilation_cache
 
     enable_compilation_cache()
-    from ..catalog import load_accelerator
     from ..report.evaluation import evaluation_json, evaluation_sections
-    from ..workload.huggingface import read_transformer
-    from ..workload.parallelism import Parallelism
-    from ..workload.precision import Precision
-    from ..workload.traffic import NO_LIMIT_MS, make_workload
     from .console import show, show_json
 
     inputs: dict[str, dict[str, Any]] = {}
-
-    def given(name: str, value: Any, default: Any = None, unit: str = "") -> Any:
-        """The value of an option, noted with its origin."""
-        origin = "default" if value is None else "flag"
-        chosen = default if value is None else value
-        inputs[name] = {"value": chosen, "unit": unit, "origin": origin}
-        return chosen
-
-    def limit(name: str, text: str | None) -> float:
-        value = given(name, None if text is None else _milliseconds(f"--{name}", text), unit="ms")
-        return NO_LIMIT_MS if value is None else value
-
-    transformer = read_transformer(given("model", model), "--model")
-    chip = load_accelerator(given("accelerator", accelerator), "--accelerator")
-    ways = ("dp", dp), ("pp", pp), ("ep", ep), ("kv_parallel", kv_parallel)
-    parallelism = Parallelism(
-        tp=given("tp", tp),
-        **{name: given(name, value, 1) for name, value in ways},
-        microbatches=given("microbatches", microbatches, 1),
-        collective=given("collective", collective, "ring"),
-        absorb_latent=_ABSORB[given("latent", latent, "auto")],
-    )
-    decode_batch = given("batch", batch)
-    parts = parallelism.dp * parallelism.microbatches
-    prefill_batch = given("batch_prefill", batch_prefill, parts)
-    workload = make_workload(
-        transformer,
-        Precision(
-            weights=given("weights", weights, "checkpoint"),
-            kv=given("kv", kv, "checkpoint"),
-            activations=given("activations", activations, "bf16"),
-            wire=given("wire", wire, "bf16"),
-        ),
-        prompt_tokens=given("prompt", prompt, unit="tokens"),
-        output_tokens=given("output", output, unit="tokens"),
-        ttft_ms=limit("ttft", ttft),
-        tbt_ms=limit("tbt", tbt),
-    )
-    content = evaluation_json(
-        chip,
-        workload,
-        parallelism=parallelism,
-        batch_prefill=prefill_batch,
-        batch_decode=decode_batch,
-        execution=given("execution", execution, "calibrated"),
-        basis=given("basis", basis, "cost"),
-        breakdown=breakdown,
-    ) | {"inputs": inputs, "assumed": list(transformer.assumed)}
+    deployed = serving.deployed(accelerator, basis, inputs)
+    content = evaluation_json(deployed, breakdown=breakdown) | {
+        "inputs": inputs,
+        "assumed": list(deployed.workload.transformer.assumed),
+    }
     if as_json:
         show_json(content)
     else:
         show(evaluation_sections(content))
     return 0
-
-
-def _milliseconds(option: str, text: str) -> float | None:
-    from ..fields import limit
-
-    try:
-        return limit("ms")(text)
-    except UserError as error:
-        raise UserError(error.what, where=option, allowed=error.allowed) from None

@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 
 from ..errors import UserError
 from ..units import shown
-from .evaluate import Json, whole
+from .options import Json, whole
 
 
 FILES = ("result.json", "report.md", "study.toml")

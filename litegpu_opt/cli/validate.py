@@ -1,6 +1,6 @@
 """`litegpu validate machine`."""
 
-from .evaluate import Json
+from .options import Json
 
 
 def machine(*, as_json: Json = False) -> int:

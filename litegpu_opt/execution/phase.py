@@ -1,7 +1,7 @@
 """Time and energy of one phase: where operator counts meet rates.
 
     t_i = repeats_i ( launches_i t0 + roof(flops_i/(e_c F), bytes_i/(e_m W)) + collective_i )
-    collective = a0 + a1 steps + s sqrt(S) + wire/(e_n N)
+    collective = a0 + a1 h steps + s sqrt(S) + wire/(e_n N)
 
 Every term is a posynomial of the design and the batch inside a norm, so the
 phase time is a generalised posynomial. Efficiencies enter as reciprocals.
@@ -14,7 +14,7 @@ from jax import Array
 from ..machine.power import EnergyCosts
 from ..machine.rates import Rates
 from ..machine.technology import Execution
-from ..numerics import TINY
+from ..numerics import TINY, AnyArray
 from ..workload.counts import OperatorCounts
 from .roofline import Roof
 
@@ -39,9 +39,17 @@ class OperatorTimes(eqx.Module):
 
 
 def operator_times(
-    operators: OperatorCounts, batch: Array, rates: Rates, execution: Execution
+    operators: OperatorCounts,
+    batch: Array,
+    rates: Rates,
+    execution: Execution,
+    relative_hop: AnyArray | float = 1.0,
 ) -> OperatorTimes:
-    """Time of every operator of a phase for a batch of sequences."""
+    """Time of every operator of a phase for a batch of sequences.
+
+    A step of a collective costs its measured time in proportion to the latency of a hop:
+    `relative_hop` is 1 for the network on which it was measured.
+    """
     compute_s = batch * (
         operators.tflop_bf16_per_seq / (execution.compute_efficiency_bf16 * rates.bf16_tflop_s)
         + operators.tflop_fp8_per_seq / (execution.compute_efficiency_fp8 * rates.fp8_tflop_s)
@@ -53,7 +61,7 @@ def operator_times(
     message_mb = operators.message_mb_per_seq * batch + TINY
     hop_us = operators.collectives * (
         execution.collective_us
-        + execution.collective_us_per_step * operators.steps
+        + execution.collective_us_per_step * relative_hop * operators.steps
         + execution.collective_us_per_sqrt_mb * jnp.sqrt(message_mb)
     )
     wire_s = operators.wire_gb_per_seq * batch / (execution.network_efficiency * rates.network_gb_s)

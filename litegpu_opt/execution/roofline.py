@@ -66,6 +66,8 @@ class MeanRoof(Roof):
         return jnp.exp(self.weight * _log(compute_ms) + (1.0 - self.weight) * _log(memory_ms))
 
 
-def both_pools(roof: AnyRoof) -> AnyRoof:
-    """The same roof for the prefill and the decode pool, on a leading axis of two."""
-    return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), roof)
+def for_pools(roof: AnyRoof, count: int = 2) -> AnyRoof:
+    """The same roof for every pool, on a leading axis; by default for one of prefill and one of
+    decode.
+    """
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), roof)

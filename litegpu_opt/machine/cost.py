@@ -11,7 +11,8 @@ from .technology import Technology
 
 
 HOURS_PER_YEAR = 8760.0
-SECONDS_PER_YEAR = 3600.0 * HOURS_PER_YEAR
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_YEAR = SECONDS_PER_HOUR * HOURS_PER_YEAR
 JOULES_PER_KWH = 3.6e6
 GBIT_PER_GB = 8.0
 
@@ -100,17 +101,17 @@ def provisioned_w(tdp_w: Array, design: Design, technology: Technology) -> Array
     its links: the other end and the switch.
     """
     return (1.0 + technology.prices.host_power_share) * tdp_w + (
-        JOULE_PER_GB_PJ_BIT * technology.interconnect.far_pj_per_bit * design.network_gb_s
+        JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit * design.network_gb_s
     )
 
 
 def capital(design: Design, tdp_w: Array, technology: Technology) -> Capital:
-    """Accelerator at `BOM/(1 - margin)`; host = a + b TDP + c network; network = two link ends and
-    a switch port per Gb/s; facility in proportion to the provisioned power.
+    """Accelerator at `BOM/(1 - margin)`; host = a + b TDP + c network; network = link ends and a
+    switch port per Gb/s; facility in proportion to the provisioned power.
     """
-    prices, interconnect = technology.prices, technology.interconnect
+    prices, link, switch = technology.prices, technology.interconnect, technology.switch
     accelerator_usd = bill_of_materials(design, technology).total_usd / (1.0 - prices.gross_margin)
-    usd_per_gbit_s = 2.0 * interconnect.usd_per_gbit_s + interconnect.switch_usd_per_gbit_s
+    usd_per_gbit_s = switch.ends_per_port * link.usd_per_gbit_s + switch.usd_per_gbit_s
     return Capital(
         accelerator_usd=accelerator_usd,
         host_usd=prices.host_usd_per_package
@@ -136,6 +137,9 @@ class YearlyCost(eqx.Module):
     network_usd: Array
     facility_usd: Array
     operations_usd: Array
+    spares_usd: Array
+    """Capital and operations of the spare devices, which draw no power and need no room of their
+    own in the facility: each stands in for one that is out of service."""
 
     @property
     def usd_per_second(self) -> Array:
@@ -146,23 +150,29 @@ class YearlyCost(eqx.Module):
             + self.network_usd
             + self.facility_usd
             + self.operations_usd
+            + self.spares_usd
         )
         return total / SECONDS_PER_YEAR
 
 
 def yearly_cost(design: Design, tdp_w: Array, technology: Technology) -> YearlyCost:
-    """Amortised capital and operations; IT equipment and facility have lives of their own."""
+    """Amortised capital and operations; IT equipment and facility have lives of their own; spares
+    are a share s of the IT equipment: `s (crf + opex) C_IT`.
+    """
     prices = technology.prices
     lines = capital(design, tdp_w, technology)
     it_rate = recovery_factor(prices.interest, prices.it_life_years)
     facility_rate = recovery_factor(prices.interest, prices.facility_life_years)
     it_usd = lines.accelerator_usd + lines.host_usd + lines.network_usd
+    # of IT equipment with its operation, per year
+    it_share = it_rate + prices.opex_share
     return YearlyCost(
         accelerator_usd=it_rate * lines.accelerator_usd,
         host_usd=it_rate * lines.host_usd,
         network_usd=it_rate * lines.network_usd,
         facility_usd=facility_rate * lines.facility_usd,
         operations_usd=prices.opex_share * it_usd,
+        spares_usd=prices.spare_share * it_share * it_usd,
     )
 
 

@@ -6,6 +6,10 @@ from jax import Array
 from ..numerics import scalar
 
 
+def _optional(value: float | Array | None) -> Array | None:
+    return None if value is None else scalar(value)
+
+
 class Design(eqx.Module):
     """One accelerator package: its dies, memory and network port. All leaves are JAX scalars.
 
@@ -25,6 +29,8 @@ class Design(eqx.Module):
     """Long side of a die over its short side (discrete)."""
     dies_per_package: Array = eqx.field(converter=scalar, default=1.0)
     """Compute dies joined in one package (discrete)."""
+    tdp_w: Array | None = eqx.field(converter=_optional, default=None)
+    """Thermal design power that the package is specified for, if above its largest rated power."""
 
     @property
     def silicon_mm2(self) -> Array:

@@ -6,6 +6,7 @@ names; every bandwidth is per direction; GB = 1e9 bytes.
 """
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax import Array
 
 from ..numerics import scalar
@@ -54,7 +55,6 @@ class Process(eqx.Module):
     voltage_floor: Array = leaf()
     idle_w_per_mm2: Array = leaf()
     pj_per_sm_clock: Array = leaf()
-    sm_waiting_share: Array = leaf()
     pj_per_flop_bf16: Array = leaf()
     pj_per_flop_fp8: Array = leaf()
     operand_pj_per_bit: Array = leaf()
@@ -76,21 +76,30 @@ class Memory(eqx.Module):
 
 
 class Interconnect(eqx.Module):
-    """Scale-up link and the switch behind it."""
+    """Scale-up link; prices and energies are per end."""
 
     edge_gb_s_per_mm: Array = leaf()
     phy_mm2_per_gb_s: Array = leaf()
     pj_per_bit: Array = leaf()
     usd_per_gbit_s: Array = leaf()
-    switch_usd_per_gbit_s: Array = leaf()
-    switch_pj_per_bit: Array = leaf()
+    hop_us: Array = leaf()
+    """Latency of both ends and the way between them."""
     floor_gb_s: Array = leaf()
     port_gb_s: Array = leaf()
+    largest_domain: Array = leaf()
+    """Devices that such links join."""
 
-    @property
-    def far_pj_per_bit(self) -> Array:
-        """Energy of a bit beyond the device: the other end of its link, and the switch."""
-        return self.pj_per_bit + self.switch_pj_per_bit
+
+class Switch(eqx.Module):
+    """What joins the links of a scale-up domain, or their direct joining; per port."""
+
+    usd_per_gbit_s: Array = leaf()
+    pj_per_bit: Array = leaf()
+    hop_us: Array = leaf()
+    ends_per_port: Array = leaf()
+    """Link ends for each port of a device: two to a packet switch, else one of its own."""
+    largest_domain: Array = leaf()
+    """Devices that it joins."""
 
 
 class Package(eqx.Module):
@@ -132,6 +141,8 @@ class Prices(eqx.Module):
     facility_life_years: Array = leaf()
     interest: Array = leaf()
     opex_share: Array = leaf()
+    spare_share: Array = leaf()
+    """Spare devices owned per device in service."""
     gross_margin: Array = leaf()
     load_factor: Array = leaf()
     nre_charged: Array = leaf()
@@ -160,9 +171,13 @@ class Execution(eqx.Module):
     launch_us: Array = leaf()
     collective_us: Array = leaf()
     collective_us_per_step: Array = leaf()
+    reference_hop_us: Array = leaf()
+    """Latency of a hop, link and switch, where the time per step was measured."""
     collective_us_per_sqrt_mb: Array = leaf()
     overlap_exponent: Array = leaf()
     memory_usable_share: Array = leaf()
+    power_capped: Array = leaf()
+    """1 where a phase slows down to stay within the TDP, 0 where power does not limit it."""
 
 
 class Technology(eqx.Module):
@@ -171,17 +186,34 @@ class Technology(eqx.Module):
     process: Process
     memory: Memory
     interconnect: Interconnect
+    switch: Switch
     package: Package
     cooling: Cooling
     prices: Prices
     rating: Rating
     execution: Execution
 
+    @property
+    def far_pj_per_bit(self) -> Array:
+        """Energy of a bit beyond the device: the other end of its link, and the switch."""
+        return self.interconnect.pj_per_bit + self.switch.pj_per_bit
+
+    @property
+    def relative_hop(self) -> Array:
+        """Latency of a hop over that of the network on which collectives were measured."""
+        return (self.interconnect.hop_us + self.switch.hop_us) / self.execution.reference_hop_us
+
+    @property
+    def largest_domain(self) -> Array:
+        """Devices that one scale-up domain can join: what the links and the switch both can."""
+        return jnp.minimum(self.interconnect.largest_domain, self.switch.largest_domain)
+
 
 TABLES: dict[str, type[eqx.Module]] = {
     "process": Process,
     "memory": Memory,
     "interconnect": Interconnect,
+    "switch": Switch,
     "package": Package,
     "cooling": Cooling,
     "prices": Prices,

@@ -9,12 +9,13 @@ import numpy as np
 from jax import Array
 
 from ..evaluation import Metrics, assess
-from ..execution.roofline import SoftRoof, both_pools
+from ..execution.roofline import SoftRoof, for_pools
+from ..machine.design import Design
 from ..machine.technology import Technology
 from ..programs import compiled
 from .branches import stack
 from .lattice import Solved
-from .problem import Branch, design_at, values_at
+from .problem import Branch, values_at
 from .sensitivity import by_name, technology_elasticities
 
 
@@ -26,18 +27,19 @@ def _assess_rows(branches: Branch, points: Array, prompts: Array) -> tuple[Metri
     """Metrics of many points, and their cost per token at half load."""
 
     def one(branch: Branch, x: Array, prompt: Array) -> tuple[Metrics, Array]:
-        values = values_at(x, branch)
+        design, tdp_w, (batches, clocks_ghz) = values_at(x, branch)
+        design = Design(**{**vars(design), "tdp_w": tdp_w})
 
         def metrics(technology: Technology) -> Metrics:
             return assess(
                 branch.pools,
-                jnp.stack([values["batch_prefill"], values["batch_decode"]]),
-                jnp.stack([values["clock_prefill_ghz"], values["clock_decode_ghz"]]),
-                both_pools(SoftRoof(technology.execution.overlap_exponent)),
-                design_at(x, branch),
+                batches,
+                clocks_ghz,
+                for_pools(SoftRoof(technology.execution.overlap_exponent)),
+                design,
                 technology,
                 prompt,
-                branch.die_area_max_mm2,
+                branch.caps,
             )
 
         load = lambda technology: technology.prices.load_factor  # noqa: E731 - a path

@@ -3,39 +3,66 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
-from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
+from ..limits import Caps, limits_that_apply
 from ..machine.design import Design
 from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
 from ..numerics import stack_padded
+from ..space import DESIGN_VARIABLES
 from ..workload.parallelism import Parallelism, tensor_parallel_degrees
+from ..workload.phases import PHASES
 from ..workload.pool import Pool, decode_pool, handed_over_gb, prefill_pool
 from ..workload.traffic import Workload
-from .problem import COST_OBJECTIVE, DESIGN_VARIABLES, VARIABLES, Branch, reach_objective
+from .layout import Layout
+from .problem import Branch
 
 
-NO_AREA_LIMIT_MM2 = 1e9
-
-PREFILL_VARIABLES = ("batch_prefill", "clock_prefill_ghz")
-DECODE_VARIABLES = ("batch_decode", "clock_decode_ghz")
+Pairs = tuple[tuple[int, int], ...]
+"""Tensor-parallel degrees (prefill, decode) for each workload."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """The discrete choices of a branch."""
 
-    tp_prefill: int
-    tp_decode: int
+    pairs: Pairs
     aspect_ratio: float
     dies_per_package: int
     technology: str
     """Name of the combination of technologies."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a design has to serve, and what is to be made small."""
+
+    workloads: Mapping[str, Workload]
+    """By label, as in `Layout.labels`."""
+    objective: Mapping[str, float]
+    """Exponents of `OBJECTIVES`."""
+
+    @property
+    def layout(self) -> Layout:
+        """Names along the vectors."""
+        return Layout(tuple(self.workloads))
+
+    @property
+    def idle_variables(self) -> set[str]:
+        """Variables of phases that a workload does not have."""
+        return {
+            name
+            for label, workload in self.workloads.items()
+            for phase, served in zip(PHASES, workload.served, strict=True)
+            if not served
+            for name in self.layout.pool_variables(phase, label)
+        }
 
 
 def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
@@ -49,9 +76,7 @@ def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
     return list(itertools.product(prefill, decode))
 
 
-def stacked_pools(
-    workload: Workload, pairs: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], Pool]:
+def stacked_pools(workload: Workload, pairs: Iterable[tuple[int, int]]) -> dict[Pairs, Pool]:
     """Pools of every pair of degrees as NumPy arrays, each with its leading axis (prefill, decode).
 
     Operators are counted once per degree; only the KV hand-over belongs to a pair.
@@ -71,24 +96,12 @@ def stacked_pools(
             sender = eqx.tree_at(
                 lambda pool: (pool.sent_gb_per_seq, pool.handover_gb_per_seq), sender, handed_over
             )
-        pools[pair] = stack_padded([sender, receiver], np)
+        pools[(pair,)] = stack_padded([sender, receiver], np)
     return pools
 
 
 def _on_host(tree):
     return jax.tree.map(np.asarray, tree)
-
-
-def _mask(names: Iterable[str], excluded: Iterable[str]) -> np.ndarray:
-    excluded = set(excluded)
-    return np.array([name not in excluded for name in names])
-
-
-def _idle_variables(workload: Workload) -> tuple[str, ...]:
-    """Variables of a phase that the workload does not have."""
-    prefill = () if workload.serves_prefill else PREFILL_VARIABLES
-    decode = () if workload.serves_decode else DECODE_VARIABLES
-    return prefill + decode
 
 
 def undominated_aspects(
@@ -113,120 +126,136 @@ def undominated_aspects(
 
 
 def candidate_branches(
-    workload: Workload,
+    task: Task,
     technologies: Mapping[str, Technology],
     *,
-    pools: Mapping[tuple[int, int], Pool],
+    pools: Mapping[Pairs, Pool],
     aspect_ratios: Iterable[float],
     dies_per_package: Iterable[int],
-    die_area_max_mm2: float | None,
+    caps: Caps,
+    bounds: Mapping[str, tuple[float, float]],
 ) -> list[tuple[Choice, Branch]]:
-    """All branches of one class of accelerators on one workload."""
-    off = {
-        name
-        for name, applies in limits_that_apply(
-            workload, has_die_area_max=die_area_max_mm2 is not None
-        ).items()
-        if not applies
-    }
-    applies = _mask(LIMIT_NAMES, off)
-    free = _mask(VARIABLES, _idle_variables(workload))
-    fixed = np.zeros(len(VARIABLES))
-    area_max = np.asarray(die_area_max_mm2 or NO_AREA_LIMIT_MM2)
+    """All branches of one class of accelerators. A degree beyond a scale-up domain is none.
+
+    **Arguments:**
+
+    - `bounds`: of the study's own, design variable -> bounds in its unit; equal ones fix it.
+    """
+    common = _common(task, caps, bounds)
+    applies = _applies(task, caps, "domain")
     # one array per value, so that `stack` recognises it in every branch
     outlines = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
     dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
     outlined = [
         (name, ratio)
         for name, tree in technologies.items()
-        for ratio in undominated_aspects(outlines, tree, float(area_max))
+        for ratio in undominated_aspects(outlines, tree, float(caps.die_area_max_mm2))
     ]
-    combinations = itertools.product(pools, dies_of, outlined)
+    domains = {name: float(tree.largest_domain) for name, tree in technologies.items()}
+    combinations = [
+        (pairs, dies, (name, ratio))
+        for pairs, dies, (name, ratio) in itertools.product(pools, dies_of, outlined)
+        if max(max(pair) for pair in pairs) <= domains[name]
+    ]
     return [
         (
-            Choice(*pair, aspect_ratio, dies, technology),
+            Choice(pairs, aspect_ratio, dies, technology),
             Branch(
                 technology=technologies[technology],
-                pools=pools[pair],
+                pools=pools[pairs],
                 aspect_ratio=outlines[aspect_ratio],
                 dies_per_package=dies_of[dies],
-                die_area_max_mm2=area_max,
-                objective=COST_OBJECTIVE,
                 applies=applies,
-                free=free,
-                fixed=fixed,
+                **common,
             ),
         )
-        for pair, dies, (technology, aspect_ratio) in combinations
+        for pairs, dies, (technology, aspect_ratio) in combinations
     ]
 
 
 def existing_branches(
-    workload: Workload,
+    task: Task,
     design: Design,
     technology: Technology,
     *,
     name: str,
-    pools: Mapping[tuple[int, int], Pool],
+    pools: Mapping[Pairs, Pool],
 ) -> list[tuple[Choice, Branch]]:
     """Branches of an accelerator that exists: only its deployment is searched.
 
     Limits of the machine do not apply (it was built), but for its clock and its rated power.
     """
-    off = {limit.name for limit in LIMITS if limit.kind == "machine"}
-    off |= {
-        limit
-        for limit, applies in limits_that_apply(workload, has_die_area_max=False).items()
-        if not applies
-    }
-    applies = _mask(LIMIT_NAMES, off)
-    free = _mask(VARIABLES, (*DESIGN_VARIABLES, *_idle_variables(workload)))
-    values = [float(getattr(design, field)) for field in DESIGN_VARIABLES]
-    fixed = np.zeros(len(VARIABLES))
-    fixed[: len(values)] = np.log(values)
+    values = {field: float(getattr(design, field)) for field in DESIGN_VARIABLES}
+    caps = Caps()
+    common = _common(task, caps, {field: (value, value) for field, value in values.items()})
+    applies = _applies(task, caps, "machine", "domain")
     return [
         (
-            Choice(*pair, float(design.aspect_ratio), int(design.dies_per_package), name),
+            Choice(pairs, float(design.aspect_ratio), int(design.dies_per_package), name),
             Branch(
                 technology=technology,
-                pools=pools[pair],
+                pools=pools[pairs],
                 aspect_ratio=design.aspect_ratio,
                 dies_per_package=design.dies_per_package,
-                die_area_max_mm2=np.asarray(NO_AREA_LIMIT_MM2),
-                objective=COST_OBJECTIVE,
                 applies=applies,
-                free=free,
-                fixed=fixed,
+                **common,
             ),
         )
-        for pair in pools
+        for pairs in pools
     ]
 
 
-def hold(branch: Branch, values: Mapping[str, float]) -> Branch:
+def _applies(task: Task, caps: Caps, *kinds_off: str) -> np.ndarray:
+    """Which limits hold, without those of some kinds."""
+    concerned = limits_that_apply(task.workloads, caps)
+    return np.array(
+        [
+            limit.kind not in kinds_off and concerned.get(limit.name, True)
+            for limit in task.layout.limits
+        ]
+    )
+
+
+def _common(task: Task, caps: Caps, bounds: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """What all branches of a class of accelerators share: fields of `Branch`."""
+    layout = task.layout
+    fixed = {name: low for name, (low, high) in bounds.items() if low == high}
+    idle = dict.fromkeys(task.idle_variables, 1.0)
+    lower, upper = np.log([bounds.get(name, box) for name, box in layout.box.items()]).T
+    held = np.array([name in fixed or name in idle for name in layout.variables])
+    logs = np.array([math.log((fixed | idle).get(name, 1.0)) for name in layout.variables])
+    return {
+        "caps": jax.tree.map(np.asarray, caps),
+        "objective": layout.of_objectives(task.objective),
+        "free": ~held,
+        "fixed": logs,
+        "lower": np.where(held, logs - 1.0, lower),
+        "upper": np.where(held, logs + 1.0, upper),
+    }
+
+
+def hold(branch: Branch, layout: Layout, values: Mapping[str, float]) -> Branch:
     """The branch with some variables no longer free, at given values in their own units."""
-    held = np.array([name in values for name in VARIABLES])
-    logs = np.array([math.log(values.get(name, 1.0)) for name in VARIABLES])
-    return eqx.tree_at(
-        lambda b: (b.free, b.fixed),
+    held = np.array([name in values for name in layout.variables])
+    logs = np.array([math.log(values.get(name, 1.0)) for name in layout.variables])
+    return replace(
         branch,
-        (branch.free & ~held, np.where(held, logs, branch.fixed)),
+        free=branch.free & ~held,
+        fixed=np.where(held, logs, branch.fixed),
+        lower=np.where(held, logs - 1.0, branch.lower),
+        upper=np.where(held, logs + 1.0, branch.upper),
     )
 
 
 def with_aspect(branch: Branch, aspect_ratio: float) -> Branch:
     """The branch with another outline of the die."""
-    return eqx.tree_at(lambda b: b.aspect_ratio, branch, np.asarray(aspect_ratio, float))
+    return replace(branch, aspect_ratio=np.asarray(aspect_ratio, float))
 
 
-def push(branch: Branch, limit: str) -> Branch:
+def push(branch: Branch, layout: Layout, limit: str) -> Branch:
     """The branch that minimises the use of one limit, with all the others kept."""
-    others = np.array([name != limit for name in LIMIT_NAMES])
-    return eqx.tree_at(
-        lambda b: (b.objective, b.applies),
-        branch,
-        (reach_objective(limit), branch.applies & others),
-    )
+    others = np.array([name != limit for name in layout.limit_names])
+    return replace(branch, objective=layout.of_limit(limit), applies=branch.applies & others)
 
 
 def stack(branches: Sequence[Branch]) -> Branch:

@@ -1,39 +1,26 @@
-"""Groups: all branches of one candidate or baseline on one workload, and how they ended."""
+"""Groups: all branches of one candidate or baseline on one workload."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import equinox as eqx
-import jax
 import numpy as np
 
-from ..catalog import load_accelerator, technology
+from ..catalog import HARDWARE_TABLES, load_accelerator, technology
+from ..limits import NO_CAP, Caps
 from ..machine.technology import Technology
-from ..numerics import AnyArray
-from ..study import Study, StudyCandidate, study_transformers
+from ..space import OBJECTIVES
+from ..study import Study, StudyCandidate, StudyWorkload, study_transformers
 from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
 from .branches import (
     Choice,
+    Task,
     candidate_branches,
     existing_branches,
     parallel_pairs,
-    stack,
     stacked_pools,
 )
-from .lanes import Outcome, put, solve_lanes
-from .problem import BOX, VARIABLES, Branch
-from .result import Starts
-
-
-CONVERGED = 1e-7
-"""Largest KKT residual of a solved lane, and largest relaxation of a feasible one."""
-COST_WEIGHT = 1e-2
-"""Weight of the cost where its multipliers come near the solver's penalty."""
-AGREE = 1e-6
-"""Starts whose log objectives differ by less found the same optimum."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage, the lanes done and the lanes in all."""
+from .layout import Layout
+from .problem import Branch
 
 
 @dataclass(frozen=True)
@@ -41,90 +28,16 @@ class Group:
     """One candidate, or one baseline, on one workload."""
 
     workload: int
+    task: Task
     name: str
     branches: list[tuple[Choice, Branch]]
     candidate: StudyCandidate | None
     """`None` for a baseline."""
 
-
-@dataclass(frozen=True)
-class Ended:
-    """The outcome of a group; leaves of `lanes` have axes (branches, starts)."""
-
-    lanes: Outcome
-
     @property
-    def value(self) -> np.ndarray:
-        """Least value of each branch; infinite where no start is solved."""
-        return self._best_of(self.lanes.value)
-
-    @property
-    def hard_value(self) -> np.ndarray:
-        """Least value of each branch under the hard roofline."""
-        return self._best_of(self.lanes.hard_value)
-
-    @property
-    def bound(self) -> np.ndarray:
-        """Lower bound of each branch; infinite where proved infeasible."""
-        proved = np.any(self.lanes.infeasibility > 0.0, axis=1) & ~solved(self.lanes).any(axis=1)
-        return np.where(proved, np.inf, np.max(self.lanes.bound, axis=1))
-
-    @property
-    def best(self) -> int | None:
-        """The best feasible branch."""
-        return int(np.argmin(self.value)) if np.isfinite(self.value).any() else None
-
-    def at_best_start(self, leaf: AnyArray) -> np.ndarray:
-        """A leaf of `lanes` at the best start of every branch."""
-        start = np.argmin(np.where(solved(self.lanes), self.lanes.value, np.inf), axis=1)
-        return np.asarray(leaf)[np.arange(len(start)), start]
-
-    def starts(self) -> Starts:
-        """How the starts ended."""
-        done = solved(self.lanes)
-        feasible = done.any(axis=1)
-        least = np.where(feasible, self.value, 0.0)
-        agree = done & (np.abs(self.lanes.value - least[:, None]) <= AGREE)
-        shares = agree.mean(axis=1)[feasible]
-        incumbent = self.value.min()
-        proved = np.isposinf(self.bound)
-        beaten = ~feasible & ~proved & (self.bound >= incumbent)
-        return Starts(
-            total=done.size,
-            converged=int(done.sum()),
-            feasible_branches=int(feasible.sum()),
-            infeasible_branches=int(proved.sum()),
-            beaten_branches=int(beaten.sum()),
-            open_branches=int((~feasible & ~proved & ~beaten).sum()),
-            least_agreement=float(shares.min()) if shares.size else 0.0,
-        )
-
-    def _best_of(self, leaf: AnyArray) -> np.ndarray:
-        return np.min(np.where(solved(self.lanes), leaf, np.inf), axis=1)
-
-
-def solved(lanes: Outcome) -> np.ndarray:
-    """Lanes that ended at a KKT point of a feasible problem."""
-    return np.asarray((lanes.residual <= CONVERGED) & (lanes.relaxation <= CONVERGED))
-
-
-def solve(
-    branches: Branch,
-    starts: np.ndarray,
-    stage: str,
-    progress: Progress,
-    *,
-    sharpness: float = 0.0,
-    explore: bool = False,
-) -> Outcome:
-    """`solve_lanes` that reports its progress under the name of a stage."""
-    return solve_lanes(
-        branches,
-        starts,
-        sharpness=sharpness,
-        explore=explore,
-        progress=lambda done: progress(stage, done, len(starts)),
-    )
+    def layout(self) -> Layout:
+        """Names along the vectors of its branches."""
+        return self.task.layout
 
 
 def study_workloads(study: Study) -> list[Workload]:
@@ -148,9 +61,8 @@ def study_workloads(study: Study) -> list[Workload]:
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:
     """Name of each combination of technologies -> its catalogue entries and its pytree."""
-    named = ("process", "memory", "interconnect", "package", "cooling")
     return {
-        "/".join(entries[table] for table in named): (
+        "/".join(entries[table] for table in HARDWARE_TABLES): (
             entries,
             technology(study.technology.overrides, **entries),
         )
@@ -163,22 +75,24 @@ def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
     trees = {name: tree for name, (_, tree) in study_technologies(study).items()}
     groups = []
     for index, workload in enumerate(workloads):
+        task = Task({"": workload}, study.objective)
         pairs = parallel_pairs(workload, study.space.tensor_parallel_max)
         pools = stacked_pools(workload, pairs)
         for candidate in study.candidates:
             branches = candidate_branches(
-                workload,
+                task,
                 trees,
                 pools=pools,
                 aspect_ratios=study.space.aspect_ratios,
                 dies_per_package=candidate.dies_per_package,
-                die_area_max_mm2=candidate.die_area_max_mm2,
+                caps=_caps(candidate, study.workloads[index]),
+                bounds=candidate.bounds,
             )
-            groups.append(Group(index, candidate.name, branches, candidate))
+            groups.append(Group(index, task, candidate.name, branches, candidate))
         for baseline in study.baselines:
             accelerator = load_accelerator(baseline.accelerator)
             branches = existing_branches(
-                workload,
+                task,
                 accelerator.design(),
                 accelerator.technology(
                     study.technology.overrides,
@@ -187,79 +101,24 @@ def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
                 ),
                 name=accelerator.name,
                 pools={
-                    pair: pools[pair] for pair in pairs if max(pair) <= accelerator.largest_group
+                    (pair,): pools[(pair,)]
+                    for pair in pairs
+                    if max(pair) <= accelerator.largest_group
                 },
             )
-            groups.append(Group(index, accelerator.name, branches, None))
+            groups.append(Group(index, task, accelerator.name, branches, None))
     return groups
 
 
-def search(groups: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
-    """Solve all branches of all groups from random starts, in one stream of lanes."""
-    branches = stack([branch for group in groups for _, branch in group.branches])
-    count = len(branches.free)
-    lower, upper = np.log(list(BOX.values())).T
-    random = np.random.default_rng(study.seed)
-    lanes = np.repeat(np.arange(count), study.starts)
-    starts = lower + (upper - lower) * random.uniform(size=(len(lanes), len(VARIABLES)))
-    outcome = solve(_take(branches, lanes), starts, "search", progress, explore=True)
-    outcome = _look_again(branches, lanes, outcome, progress)
-    by_branch = jax.tree.map(
-        lambda leaf: leaf.reshape(count, study.starts, *leaf.shape[1:]), outcome
+def _caps(candidate: StudyCandidate, workload: StudyWorkload) -> Caps:
+    """The study's own limits on a candidate that serves a workload."""
+
+    def cap(value: float | None) -> float:
+        return NO_CAP if value is None else value
+
+    return Caps(
+        die_area_max_mm2=cap(candidate.die_area_max_mm2),
+        tdp_max_w=cap(candidate.tdp_max_w),
+        unit_cost_max_usd=cap(candidate.unit_cost_max_usd),
+        objectives=np.array([workload.limits.get(name, NO_CAP) for name in OBJECTIVES]),
     )
-    ended, first = [], 0
-    for group in groups:
-        rows = slice(first, first + len(group.branches))
-        ended.append(Ended(_take(by_branch, rows)))
-        first = rows.stop
-    return ended
-
-
-def _take(tree, rows):
-    return jax.tree.map(lambda leaf: leaf[rows], tree)
-
-
-def _look_again(
-    branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Progress
-) -> Outcome:
-    """Settle the branches of which no start is solved, and are not proved infeasible either.
-
-    Without the cost in the objective, the least relaxation is found, and proves tightly. What turns
-    out feasible has multipliers near the solver's penalty: there the cost is weighed down, which is
-    a larger penalty, and the outcome scaled back.
-    """
-    done = solved(outcome)
-    settled = np.union1d(lanes[done], lanes[np.asarray(outcome.infeasibility) > 0.0])
-    rows = np.flatnonzero(~np.isin(lanes, settled))
-    if not rows.size:
-        return outcome
-    stage = "what is infeasible"
-    costless = solve(
-        _weighed(_take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
-    )
-    proofs = put(outcome.infeasibility, rows, costless.infeasibility)
-    outcome = eqx.tree_at(lambda o: o.infeasibility, outcome, proofs)
-    possible = solved(costless)
-    rows = rows[possible]
-    if not rows.size:
-        return outcome
-    weighed = solve(
-        _weighed(_take(branches, lanes[rows]), COST_WEIGHT),
-        np.asarray(costless.x)[possible],
-        stage,
-        progress,
-    )
-    scaled = ("value", "bound", "hard_value", "hard_bound", "multipliers", "residual")
-    weighed = eqx.tree_at(
-        lambda o: [getattr(o, name) for name in scaled],
-        weighed,
-        [getattr(weighed, name) / COST_WEIGHT for name in scaled],
-    )
-    better = solved(weighed)
-    weighed, rows = _take(weighed, better), rows[better]
-    return jax.tree.map(lambda old, new: put(old, rows, new), outcome, weighed)
-
-
-def _weighed(branches: Branch, weight: float) -> Branch:
-    """The same branches with the objective times a weight."""
-    return eqx.tree_at(lambda b: b.objective, branches, weight * np.asarray(branches.objective))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof, both_pools
+from ..execution.roofline import HardRoof, MeanRoof, Roof, SoftRoof, for_pools
 from ..numerics import AnyArray
 from ..programs import compiled
 from . import gradient, interior
@@ -102,7 +102,7 @@ def _begin(branches: Branch, starts: Array, sharpness: Array, explore: Array) ->
 
     def one(branch: Branch, x: Array) -> interior.State:
         gentle = jnp.minimum(sharp_exponent(branch, sharpness), GENTLE_EXPONENT)
-        functions = functions_of(branch, both_pools(SoftRoof(gentle)))
+        functions = functions_of(branch, for_pools(SoftRoof(gentle), branch.pool_count))
         lower, upper = branch.box
         improved = jax.lax.cond(
             explore, lambda y: gradient.search(functions, y, lower, upper), lambda y: y, x
@@ -122,7 +122,7 @@ def _advance(
         # sharpen the roof along the central path: a sharp one stalls far from the optimum
         so_far = jnp.maximum(GENTLE_EXPONENT, SHARPENING / state.complementarity)
         exponent = jnp.minimum(sharp_exponent(branch, sharpness), so_far)
-        functions = functions_of(branch, both_pools(SoftRoof(exponent)))
+        functions = functions_of(branch, for_pools(SoftRoof(exponent), branch.pool_count))
         return interior.step(functions, state, *branch.box)
 
     def unfinished(loop: tuple[Array, interior.State]) -> Array:
@@ -140,7 +140,7 @@ def _certify(branches: Branch, states: interior.State, sharpness: Array) -> Outc
 
     def one(branch: Branch, state: interior.State) -> Outcome:
         roof = SoftRoof(sharp_exponent(branch, sharpness))
-        return finish(branch, state, both_pools(roof))
+        return finish(branch, state, for_pools(roof, branch.pool_count))
 
     return jax.vmap(one)(branches, states)
 

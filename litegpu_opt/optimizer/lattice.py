@@ -1,12 +1,13 @@
 """Buildable designs: whole stacks, offered capacities, whole SMs, ports and sequences.
 
-The neighbours of a relaxed optimum are enumerated in two stages (memory first,
-then the rest); what stays continuous is solved again for each.
+The lattice is searched in stages, best first: whole stacks, then their capacities, then ports, then
+the neighbours of everything else. What stays continuous is solved again at each stage, and its
+bound holds for every buildable design below it.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,23 +16,22 @@ from ..catalog import offered_gb
 from ..machine.design import Design
 from ..machine.silicon import die_link_edge_mm, edge_needed_mm, field_area_mm2
 from ..machine.technology import Technology
+from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import Choice, hold, stack, with_aspect
-from .groups import (
-    Ended,
-    Group,
-    Progress,
-    solve,
-    solved,
-    study_technologies,
-)
-from .problem import DESIGN_VARIABLES, VARIABLES, Branch
+from .ended import Ended, solved
+from .groups import Group, study_technologies
+from .layout import Layout
+from .problem import Branch
+from .solving import Progress, solve
 
 
-BRANCHES = 4
-"""Best branches of a group whose neighbours are searched."""
-MEMORIES = 4
-"""Memory choices of a group that go on to the second stage."""
+BRANCHES = 12
+"""Best branches of a group, by their bounds, whose stacks are enumerated."""
+KEPT = 8
+"""Items of a group that go on from one stage to the next."""
+PLACED = 4
+"""Items of a group that go on to the last stage."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,11 @@ class Solved:
 
     choice: Choice
     branch: Branch
+    layout: Layout
     x: np.ndarray
     value: float
+    bound: float
+    """No point of the branch is below it."""
 
     @property
     def variables(self) -> dict[str, float]:
@@ -49,39 +52,100 @@ class Solved:
         searched, held = np.exp(self.x), np.exp(self.branch.fixed)
         return {
             name: float(searched[i]) if self.branch.free[i] else float(f"{held[i]:.12g}")
-            for i, name in enumerate(VARIABLES)
+            for i, name in enumerate(self.layout.variables)
         }
+
+
+Choices = Callable[[Solved], Iterable[dict[str, float]]]
+"""Values of variables to hold, each of which makes a new branch."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A buildable design, and what it is certified against."""
+
+    item: Solved
+    """Solved with everything whole held; its bound is that of its own stacks and capacity."""
+    lattice_bound: float
+    """No buildable design of the whole group is below it."""
 
 
 def search_buildable(
     groups: Sequence[Group], ended: Sequence[Ended], study: Study, progress: Progress
-) -> dict[int, Solved]:
-    """Number of a candidate's group -> its best buildable design, if a neighbour is one."""
+) -> dict[int, Built]:
+    """Number of a candidate's group -> its best buildable design, if one was found."""
     technologies = study_technologies(study)
     memory_of = {name: entries["memory"] for name, (entries, _) in technologies.items()}
-    memories: list[tuple[int, Solved]] = []
-    for n, (group, end) in enumerate(zip(groups, ended, strict=True)):
-        if group.candidate is None or end.best is None:
-            continue
-        points, values = end.at_best_start(end.lanes.x), end.value
-        for row in np.argsort(values)[:BRANCHES]:
-            if np.isfinite(values[row]):
-                choice, branch = group.branches[row]
-                relaxed = Solved(choice, branch, points[row], float(values[row]))
-                offered = offered_gb(memory_of[choice.technology])
-                memories += [(n, held) for held in _holding(relaxed, _memories(relaxed, offered))]
-    neighbours: list[tuple[int, Solved]] = []
-    for n, items in _by_group(_solve(memories, "buildable memory", progress)).items():
-        placed = (_placed(item, study.space.aspect_ratios) for item in items)
-        for item in itertools.islice(filter(None, placed), MEMORIES):
-            neighbours += [(n, held) for held in _holding(item, _wholes(item))]
+    chosen = [n for n, group in enumerate(groups) if group.candidate and ended[n].best is not None]
+    # bounds of everything that is left out at some stage
+    rest = {n: [math.inf] for n in chosen}
+
+    def stage(
+        items: Mapping[int, Sequence[Solved]], choices: Choices, name: str
+    ) -> dict[int, list[Solved]]:
+        """The best of the next stage; bounds of the others are noted."""
+        found = _solve(_holding(items, choices), f"buildable: {name}", progress)
+        for n, of_group in found.items():
+            rest[n] += [item.bound for item in of_group[KEPT:]]
+        return {n: of_group[:KEPT] for n, of_group in found.items()}
+
+    branches = {n: _best_branches(groups[n], ended[n], rest[n]) for n in chosen}
+    relaxed = stage(branches, lambda item: [{}], "branches")
+    stacks = stage(relaxed, _stacks, "stacks")
+    for n, items in stacks.items():
+        rest[n] += [item.bound for item in _ends(items)]
+    memories = stage(
+        stacks,
+        lambda item: _capacities(item, offered_gb(memory_of[item.choice.technology])),
+        "capacity",
+    )
+    ports = stage(memories, _ports, "ports")
+    for n, items in ports.items():
+        rest[n] += [item.bound for item in items]
+    placed = {
+        n: list(itertools.islice(_all_placed(items, study.space.aspect_ratios), PLACED))
+        for n, items in ports.items()
+    }
+    whole = _solve(_holding(placed, _wholes), "buildable", progress, bound_of_parent=True)
     built = {}
-    for n, items in _by_group(_solve(neighbours, "buildable", progress)).items():
-        placed = (_placed(item, [item.choice.aspect_ratio]) for item in items)
-        found = next(filter(None, placed), None)
+    for n, items in whole.items():
+        found = next(_all_placed(items, ()), None)
         if found is not None:
-            built[n] = found
+            built[n] = Built(found, min(rest[n]))
     return built
+
+
+def _best_branches(group: Group, end: Ended, rest: list[float]) -> list[Solved]:
+    """The best branches of a group by their bounds, each with its point or, where it was ruled out,
+    that of the best one; bounds of the others go to the rest.
+    """
+    points, values = end.at_best_start(end.lanes.x), end.value
+    order = np.argsort(end.bound, kind="stable")
+    rest += [float(end.bound[row]) for row in order[BRANCHES:]]
+    items = []
+    for row in order[:BRANCHES]:
+        choice, branch = group.branches[row]
+        x = points[row if np.isfinite(values[row]) else end.best]
+        items.append(
+            Solved(choice, branch, group.layout, x, float(values[row]), float(end.bound[row]))
+        )
+    return items
+
+
+def _ends(items: Sequence[Solved]) -> list[Solved]:
+    """The fewest and the most stacks of each branch. The cost is convex in the stacks and least in
+    between, so that nothing beyond is below.
+    """
+    branches = {item.choice: [] for item in items}
+    for item in items:
+        branches[item.choice].append(item)
+    by_stacks = lambda item: item.variables["memory_stacks"]  # noqa: E731 - a key
+    return [end(row, key=by_stacks) for row in branches.values() for end in (min, max)]
+
+
+def _all_placed(items: Iterable[Solved], aspect_ratios: Sequence[float]) -> Iterator[Solved]:
+    """Those whose pieces fit on the edges of a die, with another outline where need be."""
+    return filter(None, (_placed(item, aspect_ratios) for item in items))
 
 
 def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
@@ -100,54 +164,70 @@ def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
     return None
 
 
-def _holding(relaxed: Solved, choices: Iterator[dict[str, float]]) -> list[Solved]:
-    return [replace(relaxed, branch=hold(relaxed.branch, held), value=math.inf) for held in choices]
+def _holding(items: Mapping[int, Sequence[Solved]], choices: Choices) -> list[tuple[int, Solved]]:
+    """Every item of every group with each of its choices held."""
+    return [
+        (n, replace(item, branch=hold(item.branch, item.layout, held)))
+        for n, of_group in items.items()
+        for item in of_group
+        for held in choices(item)
+    ]
 
 
 def _solve(
-    rows: list[tuple[int, Solved]], stage: str, progress: Progress
-) -> list[tuple[int, Solved]]:
-    """The rows with their optima, infeasible ones left out."""
+    rows: list[tuple[int, Solved]], stage: str, progress: Progress, *, bound_of_parent: bool = False
+) -> dict[int, list[Solved]]:
+    """Group -> its rows with their optima, best first; infeasible ones left out."""
     if not rows:
-        return []
+        return {}
     outcome = solve(
         stack([item.branch for _, item in rows]),
         np.stack([item.x for _, item in rows]),
         stage,
         progress,
     )
-    return [
-        (n, Solved(item.choice, item.branch, np.asarray(outcome.x[row]), float(outcome.value[row])))
-        for (row, (n, item)), good in zip(enumerate(rows), solved(outcome), strict=True)
-        if good
-    ]
+    found: dict[int, list[Solved]] = {n: [] for n, _ in rows}
+    for row, good in enumerate(solved(outcome)):
+        n, item = rows[row]
+        if good:
+            bound = item.bound if bound_of_parent else float(outcome.bound[row])
+            x, value = np.asarray(outcome.x[row]), float(outcome.value[row])
+            found[n].append(replace(item, x=x, value=value, bound=bound))
+    return {n: sorted(items, key=lambda item: item.value) for n, items in found.items()}
 
 
-def _by_group(rows: list[tuple[int, Solved]]) -> dict[int, list[Solved]]:
-    """Group -> its rows, best first."""
-    ordered = sorted(rows, key=lambda row: row[1].value)
-    return {n: [item for m, item in ordered if m == n] for n in sorted({n for n, _ in rows})}
+def _stacks(item: Solved) -> Iterator[dict[str, float]]:
+    """Whole stacks per die: the two numbers on both sides of the relaxed one."""
+    dies = item.choice.dies_per_package
+    below, *above = _around(item.variables["memory_stacks"], dies)
+    for stacks in sorted({below - dies, below, *above, (above or [below])[-1] + dies}):
+        if stacks >= dies:
+            yield {"memory_stacks": stacks}
 
 
-def _memories(relaxed: Solved, offered: Sequence[float]) -> Iterator[dict[str, float]]:
-    """Whole stacks per die next to the relaxed number, with every capacity on offer."""
-    for stacks in _around(relaxed.variables["memory_stacks"], relaxed.choice.dies_per_package):
-        for gb in offered:
-            yield {"memory_stacks": stacks, "memory_gb": stacks * gb}
+def _capacities(item: Solved, offered: Sequence[float]) -> Iterator[dict[str, float]]:
+    """Every capacity on offer."""
+    stacks = item.variables["memory_stacks"]
+    for gb in offered:
+        yield {"memory_gb": stacks * gb}
+
+
+def _ports(item: Solved) -> Iterator[dict[str, float]]:
+    """Whole ports on both sides of the relaxed bandwidth."""
+    port_gb_s = float(item.branch.technology.interconnect.port_gb_s)
+    for gb_s in _around(item.variables["network_gb_s"], port_gb_s):
+        yield {"network_gb_s": gb_s}
 
 
 def _wholes(relaxed: Solved) -> Iterator[dict[str, float]]:
-    """Whole SMs per die, network ports and sequences next to the relaxed values."""
-    steps = {
-        "sm_count": float(relaxed.choice.dies_per_package),
-        "network_gb_s": float(relaxed.branch.technology.interconnect.port_gb_s),
-        "batch_prefill": 1.0,
-        "batch_decode": 1.0,
+    """Whole SMs per die and sequences next to the relaxed values."""
+    steps = {"sm_count": float(relaxed.choice.dies_per_package)} | {
+        name: 1.0 for name in relaxed.layout.variables if name.startswith("batch_")
     }
     values, free = relaxed.variables, np.asarray(relaxed.branch.free)
     axes = {
         name: _around(values[name], steps[name])
-        for name, searched in zip(VARIABLES, free, strict=True)
+        for name, searched in zip(relaxed.layout.variables, free, strict=True)
         if searched and name in steps
     }
     for values in itertools.product(*axes.values()):

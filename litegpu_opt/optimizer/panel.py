@@ -4,20 +4,22 @@ Search, polish and certify all branches at once; then, for the best branch of ea
 candidate, the hard roofline, the sensitivities and the buildable neighbours.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from ..limits import LIMIT_NAMES
+from ..objectives import TOKENS_PER_MILLION
+from ..space import PHYSICAL
 from ..study import Study
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
-from .groups import Ended, Group, Progress, search, study_groups, study_workloads
+from .ended import Ended
+from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
-from .lattice import Solved, search_buildable
-from .problem import PHYSICAL, VARIABLES
+from .lattice import Built, Solved, search_buildable
 from .result import (
     Baseline,
     Buildable,
@@ -27,9 +29,10 @@ from .result import (
     PanelResult,
     Run,
     WorkloadResult,
-    usd_per_million,
 )
+from .search import search, solve_parts
 from .shortfall import search_shortfalls
+from .solving import Progress
 
 
 GAP_SHOWN = 1e-3
@@ -55,9 +58,10 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
         workloads = study_workloads(study)
         groups = study_groups(study, workloads)
     with stage("search"):
-        ended = search(groups, study, progress)
+        parts = solve_parts(groups, progress)
+        ended = search(groups, parts, study, progress)
     with stage("hard roofline"):
-        hard = search_hard(groups, ended, progress)
+        hard = search_hard(groups, ended, parts, progress)
     with stage("buildable"):
         built = search_buildable(groups, ended, study, progress)
     with stage("infeasible"):
@@ -90,14 +94,16 @@ def _optima(
     workloads: Sequence[Workload],
     ended: Sequence[Ended],
     hard: Mapping[int, HardOptimum],
-    built: Mapping[int, Solved],
+    built: Mapping[int, Built],
 ) -> tuple[dict[int, Optimum], dict[int, Baseline]]:
     """Number of a group -> its optimum (candidates) or its best deployment (baselines)."""
     relaxed = {n: _best(groups[n], end) for n, end in enumerate(ended) if end.best is not None}
     if not relaxed:
         return {}, {}
     runs = dict(zip(relaxed, _runs(groups, workloads, relaxed), strict=True))
-    built_runs = dict(zip(built, _runs(groups, workloads, built), strict=True))
+    built_runs = dict(
+        zip(built, _runs(groups, workloads, {n: b.item for n, b in built.items()}), strict=True)
+    )
     multipliers = {
         n: ended[n].at_best_start(ended[n].lanes.multipliers)[ended[n].best] for n in relaxed
     }
@@ -105,7 +111,7 @@ def _optima(
     sensitivities = dict(zip(relaxed, tables, strict=True))
     optima, baselines = {}, {}
     for n, item in relaxed.items():
-        soft = Certified(usd_per_million(item.value), usd_per_million(ended[n].bound.min()))
+        soft = Certified(math.exp(item.value), math.exp(ended[n].bound.min()))
         if groups[n].candidate is None:
             baselines[n] = Baseline(groups[n].name, runs[n], soft)
             continue
@@ -115,12 +121,15 @@ def _optima(
             name=groups[n].name,
             run=runs[n],
             soft=soft,
-            hard=Certified(usd_per_million(hard[n].value), usd_per_million(hard[n].bound)),
+            hard=Certified(math.exp(hard[n].value), math.exp(hard[n].bound)),
             kkt_residual=residual,
             multipliers={
                 name: float(value) if value > NEGLIGIBLE else 0.0
                 for name, value, on in zip(
-                    LIMIT_NAMES, multipliers[n], np.asarray(item.branch.applies), strict=True
+                    groups[n].layout.limit_names,
+                    multipliers[n],
+                    np.asarray(item.branch.applies),
+                    strict=True,
                 )
                 if on
             },
@@ -137,7 +146,9 @@ def _best(group: Group, end: Ended) -> Solved:
     assert end.best is not None
     choice, branch = group.branches[end.best]
     x = end.at_best_start(end.lanes.x)[end.best]
-    return Solved(choice, branch, x, float(end.value[end.best]))
+    return Solved(
+        choice, branch, group.layout, x, float(end.value[end.best]), float(end.bound[end.best])
+    )
 
 
 def _runs(
@@ -145,26 +156,33 @@ def _runs(
 ) -> list[Run]:
     prompts = [float(workloads[groups[n].workload].traffic.prompt_tokens) for n in items]
     return [
-        Run(item.choice, item.variables, metrics, usd_per_million(np.log(half)))
+        Run(item.choice, item.variables, metrics, TOKENS_PER_MILLION * half)
         for item, (metrics, half) in zip(
             items.values(), assess_solved(items.values(), prompts), strict=True
         )
     ]
 
 
-def _buildable(item: Solved, run: Run, soft: Certified) -> Buildable:
-    value = usd_per_million(item.value)
-    return Buildable(run, value, value / soft.lower_bound - 1.0)
+def _buildable(built: Built, run: Run, soft: Certified) -> Buildable:
+    value = math.exp(built.item.value)
+    return Buildable(
+        run=run,
+        objective=value,
+        gap=value / soft.lower_bound - 1.0,
+        lattice_lower_bound=math.exp(built.lattice_bound),
+        lattice_gap=math.expm1(built.item.value - built.lattice_bound),
+        branch_gap=math.expm1(built.item.value - built.item.bound),
+    )
 
 
 def _at_box(item: Solved) -> dict[str, str]:
     """Free variables at a bound of the search box, with the reason where nature sets it."""
-    lower, upper = (np.asarray(side) for side in item.branch.box)
+    lower, upper = np.asarray(item.branch.lower), np.asarray(item.branch.upper)
     free = np.asarray(item.branch.free)
     ends = (("lower", item.x - lower), ("upper", upper - item.x))
     return {
         name: PHYSICAL.get((name, side), f"{side} bound of the search box")
         for side, distance in ends
-        for i, name in enumerate(VARIABLES)
+        for i, name in enumerate(item.layout.variables)
         if free[i] and distance[i] < NEGLIGIBLE
     }

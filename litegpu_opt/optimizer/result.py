@@ -3,31 +3,28 @@
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ..evaluation import Metrics
 from ..study import Study
 from ..workload.traffic import Workload
 from .branches import Choice
 
 
-TOKENS_PER_MILLION = 1e6
-
-
 @dataclass(frozen=True)
 class Certified:
-    """A value, a bound that nothing in the search space can beat, and the distance between them."""
+    """A value of the objective, a bound that nothing in the search space can beat, and the distance
+    between them.
+    """
 
-    usd_per_million_tokens: float
+    value: float
     lower_bound: float
-    """USD per million tokens, over every branch of the candidate."""
+    """Over every branch of the candidate."""
 
     @property
     def gap(self) -> float:
         """`value/bound - 1`; infinite where nothing could be bounded."""
         if self.lower_bound <= 0.0:
             return math.inf
-        return self.usd_per_million_tokens / self.lower_bound - 1.0
+        return self.value / self.lower_bound - 1.0
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,15 @@ class Buildable:
     """The relaxed optimum rounded to what can be made."""
 
     run: Run
-    usd_per_million_tokens: float
+    objective: float
     gap: float
-    """Against the lower bound of the whole candidate."""
+    """Against the lower bound of the whole candidate, for which nothing has to be whole."""
+    lattice_lower_bound: float
+    """No buildable design of the candidate is below it."""
+    lattice_gap: float
+    """Against the bound above."""
+    branch_gap: float
+    """Against the bound of its own branch, with its stacks, their capacity and its ports."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,3 @@ class PanelResult:
     panel: tuple[WorkloadResult, ...]
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock seconds by stage."""
-
-
-def usd_per_million(log_usd_per_token: float) -> float:
-    """From the optimiser's logarithm to the reported unit."""
-    return float(TOKENS_PER_MILLION * np.exp(log_usd_per_token))

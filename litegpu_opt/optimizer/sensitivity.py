@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..execution.roofline import SoftRoof, both_pools
+from ..execution.roofline import SoftRoof, for_pools
 from ..machine.technology import TABLES, Technology
 from .problem import Branch, objective_and_limits
 
@@ -24,7 +24,7 @@ def technology_elasticities(branch: Branch, x: Array, multipliers: Array) -> Tec
 
     def lagrangian(technology: Technology) -> Array:
         there = Branch(**{**vars(branch), "technology": technology})
-        roofs = both_pools(SoftRoof(technology.execution.overlap_exponent))
+        roofs = for_pools(SoftRoof(technology.execution.overlap_exponent), branch.pool_count)
         return jnp.sum(weights * objective_and_limits(x, there, roofs))
 
     slopes = jax.grad(lagrangian)(branch.technology)

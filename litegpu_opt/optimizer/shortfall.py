@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..limits import LIMIT_NAMES, LIMITS
+from ..space import OBJECTIVES
 from .branches import push, stack
-from .groups import Ended, Group, Progress, solve, solved
-from .problem import BOX, VARIABLES, Branch
+from .ended import Ended, solved
+from .groups import Group
+from .problem import Branch
 from .result import Shortfall
+from .solving import Progress, solve
 
 
 def search_shortfalls(
@@ -21,18 +23,19 @@ def search_shortfalls(
     """
     stuck = [n for n, end in enumerate(ended) if end.best is None]
     rows = [
-        (n, limit, push(branch, limit))
+        (n, limit, push(branch, groups[n].layout, limit.name))
         for n in stuck
-        for limit in (item.name for item in LIMITS if item.set_by_study)
+        for number, limit in enumerate(groups[n].layout.limits)
+        if limit.set_by_study
         for _, branch in groups[n].branches
-        if bool(branch.applies[LIMIT_NAMES.index(limit)])
+        if branch.applies[number]
     ]
     if not rows:
         return {n: () for n in stuck}
-    lower, upper = np.log(list(BOX.values())).T
+    branches = stack([branch for _, _, branch in rows])
     outcome = solve(
-        stack([branch for _, _, branch in rows]),
-        np.broadcast_to((lower + upper) / 2.0, (len(rows), len(VARIABLES))),
+        branches,
+        (np.asarray(branches.lower) + np.asarray(branches.upper)) / 2.0,
         "what would help",
         progress,
     )
@@ -41,11 +44,11 @@ def search_shortfalls(
     for n, limit in dict.fromkeys((n, limit) for n, limit, _ in rows):
         mine = [row for row, key in enumerate(rows) if key[:2] == (n, limit)]
         least = float(least_log[mine].min())
-        allowed = _allowed(limit, rows[mine[0]][2])
+        allowed = _allowed(limit.name, rows[mine[0]][2])
         found[n].append(
             Shortfall(
-                limit=limit,
-                unit=LIMITS[LIMIT_NAMES.index(limit)].unit,
+                limit=limit.name,
+                unit=limit.unit,
                 allowed=allowed,
                 reachable=allowed * float(np.exp(least)) if np.isfinite(least) else None,
             )
@@ -55,5 +58,13 @@ def search_shortfalls(
 
 def _allowed(limit: str, branch: Branch) -> float:
     ttft_ms, tbt_ms = branch.pools.limit_ms
-    by_name = {"die_area_max": branch.die_area_max_mm2, "ttft": ttft_ms, "tbt": tbt_ms}
+    caps = branch.caps
+    by_name = {
+        "die_area_max": caps.die_area_max_mm2,
+        "tdp_max": caps.tdp_max_w,
+        "unit_cost_max": caps.unit_cost_max_usd,
+        "ttft": ttft_ms,
+        "tbt": tbt_ms,
+        **{f"{name}_max": cap for name, cap in zip(OBJECTIVES, caps.objectives, strict=True)},
+    }
     return float(by_name[limit])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..catalog import DEFAULT_ENTRIES, records
+from ..catalog import DEFAULT_ENTRIES, HARDWARE_TABLES, records
 from .document import Section, Table, figure
 
 
@@ -21,7 +21,6 @@ def asked(content: Result) -> Section:
         stated = inputs[key]["value"]
         return ", ".join(map(str, stated)) if isinstance(stated, list) else stated
 
-    tables = ("process", "memory", "interconnect", "package", "cooling")
     rows = []
     for index, workload in enumerate(content["panel"]):
         at = f"workload[{index}]"
@@ -56,8 +55,8 @@ def asked(content: Result) -> Section:
     rows += [
         row(
             "technology",
-            "; ".join(f"{key} {value(f'technology.{key}')}" for key in tables),
-            *(f"technology.{key}" for key in tables),
+            "; ".join(f"{key} {value(f'technology.{key}')}" for key in HARDWARE_TABLES),
+            *(f"technology.{key}" for key in HARDWARE_TABLES),
         ),
         *(
             row(f"  {name}", _override(inputs, name, new), "technology.overrides")
@@ -77,8 +76,27 @@ def asked(content: Result) -> Section:
             "starts",
             "seed",
         ),
+        *_domains(inputs),
     ]
     return Section("Asked", (Table(("input", "value", "origin"), tuple(rows), numeric=False),))
+
+
+def _domains(inputs: Result) -> list[tuple[str, str, str]]:
+    """Links and switches that join fewer devices than the search may ask for."""
+    most, changed = inputs["space.tensor_parallel_max"]["value"], inputs["technology.overrides"]
+    rows = []
+    for table in ("interconnect", "switch"):
+        name, key = f"{table}.largest_domain", f"technology.{table}"
+        joined = {
+            entry: changed["value"].get(name, records(table, entry)["largest_domain"].value)
+            for entry in inputs[key]["value"]
+        }
+        rows += [
+            ("  domain", f"{entry} joins {figure(devices)} devices", _origins(inputs, [key]))
+            for entry, devices in joined.items()
+            if devices < most
+        ]
+    return rows
 
 
 def _override(inputs: Result, name: str, new: float) -> str:

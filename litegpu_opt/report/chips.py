@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..catalog import Accelerator, Record
+from ..catalog import FORMATS, Accelerator, Record, Unmodelled
 from ..machine.cost import bill_of_materials
 from ..machine.power import thermal_design_power_w
 from ..machine.rates import peak_rates
@@ -34,10 +34,47 @@ def chip_json(chip: Accelerator) -> dict[str, Any]:
         "technology": chip.technology_names,
         "design": {name: _stated(record) for name, record in chip.design_records.items()},
         "overrides": {name: _stated(record) for name, record in chip.overrides.items()},
+        "peaks": _peaks(chip),
         "datasheet": _compared(modelled_figures(chip), chip.datasheet),
         "blocks_mm2": {name: float(value) for name, value in vars(parts).items()},
         "bill_of_materials": _compared(costs, chip.bill_of_materials),
     }
+
+
+def _peaks(chip: Accelerator) -> dict[str, dict[str, Any] | None]:
+    """Number format -> rate of an SM with its source, and peak; `None` for one it does not have."""
+    return {
+        number_format: _stated(rate := chip.flop_per_clock(number_format))
+        | {
+            "flop_per_clock": rate.value,
+            "value": chip.peak_tflop_s(number_format),
+            "unit": "TFLOP/s",
+        }
+        if number_format in chip.rates
+        else None
+        for number_format in FORMATS
+    }
+
+
+def unmodelled_json(chip: Unmodelled) -> dict[str, Any]:
+    """What is published of a chip that the model does not describe."""
+    return {
+        "name": chip.name,
+        "title": chip.title,
+        "not_modelled": chip.reason,
+        "datasheet": {name: _stated(record) for name, record in chip.datasheet.items()},
+    }
+
+
+def unmodelled_sections(content: dict[str, Any]) -> list[Section]:
+    """What the screen shows."""
+    published = _values(content["datasheet"]) if content["datasheet"] else "Nothing of a chip."
+    return [
+        Section(
+            f"{content['name']}: {content['title']}", (f"Not modelled: {content['not_modelled']}.",)
+        ),
+        Section("Published", (published,)),
+    ]
 
 
 def modelled_figures(chip: Accelerator) -> dict[str, Any]:
@@ -102,6 +139,7 @@ def chip_sections(content: dict[str, Any]) -> list[Section]:
             if content["overrides"]
             else []
         ),
+        Section("Dense peaks by number format", (_peak_table(content["peaks"]),)),
         Section(
             "Model against the data sheet",
             (*([] if published else [no_sheet]), _comparison(content["datasheet"])),
@@ -123,6 +161,25 @@ def _values(rows: dict[str, dict[str, Any]]) -> Table:
         tuple(
             (name, f"{figure(row['value'])} {row['unit']}".strip(), row["trust"], row["source"])
             for name, row in rows.items()
+        ),
+        numeric=False,
+    )
+
+
+def _peak_table(peaks: dict[str, dict[str, Any] | None]) -> Table:
+    return Table(
+        ("", "FLOP/clock/SM", "TFLOP/s", "trust", "source"),
+        tuple(
+            (number_format, NOT_KNOWN, "", "", "")
+            if peak is None
+            else (
+                number_format,
+                figure(peak["flop_per_clock"]),
+                figure(peak["value"]),
+                peak["trust"],
+                peak["source"],
+            )
+            for number_format, peak in peaks.items()
         ),
         numeric=False,
     )

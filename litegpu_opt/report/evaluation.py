@@ -5,28 +5,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from .. import __version__
-from ..catalog import Accelerator
-from ..deployment import Deployment, check_batch
-from ..errors import UserError
-from ..evaluation import Metrics, evaluate
+from ..deployment import Deployment
+from ..evaluation import Metrics
 from ..execution.phase import moved_gb, total_tflop_per_seq
-from ..execution.roofline import HardRoof, Roof, SoftRoof
-from ..numerics import scalar
+from ..execution.roofline import Roof
+from ..machine.cost import yearly_cost
 from ..workload.counts import operator_names
-from ..workload.parallelism import Parallelism, check_parallelism
+from ..workload.parallelism import Parallelism
 from ..workload.phases import PHASES
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload
 from .document import NOT_APPLICABLE, NOT_COUNTED, Section, Table, figure
-from .findings import phases_above_tdp, violations_text
-from .metrics_json import metrics_json
+from .findings import violations_text
+from .metrics_json import device_hour, metrics_json
 from .provenance import machine_errors, provenance_blocks, provenance_json
+from .serving import Deployed
 
+
+BASES = ("cost", "price")
+"""Entries of the prices: bills of materials, and with a gross margin on the accelerator."""
 
 RESOURCES = ("compute", "memory", "launch", "collective", "wire")
 """Terms of the time of an operator."""
@@ -34,47 +35,11 @@ LATENCIES = ("launch", "collective")
 """Those that ideal execution leaves out."""
 
 
-def evaluation_json(
-    accelerator: Accelerator,
-    workload: Workload,
-    *,
-    parallelism: Parallelism,
-    batch_prefill: float,
-    batch_decode: float,
-    execution: str,
-    basis: str,
-    breakdown: bool,
-) -> dict[str, Any]:
-    """Metrics of an accelerator that serves a workload at its own clock, both pools alike.
-
-    **Raises:** `UserError` for a way of parallelism that the model or the accelerator cannot have.
-    """
-    check_parallelism(workload.transformer, parallelism, "--{}")
-    if parallelism.devices > accelerator.largest_group:
-        raise UserError(
-            f"{parallelism.devices} devices are more than one scale-up domain of "
-            f"{accelerator.name} joins",
-            where="--tp" if parallelism.devices == parallelism.tp else "--tp --dp --pp",
-            allowed=f"1 to {accelerator.largest_group}",
-        )
-    check_batch(batch_prefill, parallelism, "--batch-prefill")
-    check_batch(batch_decode, parallelism, "--batch")
-    design = accelerator.design_values
-    clock_ghz = design["clock_ghz"]
-    deployment = Deployment(
-        prefill=parallelism,
-        decode=parallelism,
-        batch_prefill=scalar(batch_prefill),
-        batch_decode=scalar(batch_decode),
-        clock_prefill_ghz=scalar(clock_ghz),
-        clock_decode_ghz=scalar(clock_ghz),
-    )
-    technology = accelerator.technology(execution=execution, prices=basis)
-    ideal = execution == "ideal"
-    roof = HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent)
-    metrics = eqx.filter_jit(evaluate)(
-        accelerator.design(), deployment, technology, workload, roof=roof
-    )
+def evaluation_json(deployed: Deployed, *, breakdown: bool) -> dict[str, Any]:
+    """Metrics of an accelerator that serves a workload at its own clock, both pools alike."""
+    accelerator, workload = deployed.accelerator, deployed.workload
+    deployment, technology = deployed.deployment, deployed.technology
+    metrics, design = deployed.metrics(), accelerator.design_values
     content = metrics_json(
         metrics,
         workload,
@@ -82,11 +47,18 @@ def evaluation_json(
         gross_margin=float(technology.prices.gross_margin),
         built=bool(accelerator.datasheet),
     )
+    content["device_hour_by_basis"] = {
+        each: device_hour(
+            yearly_cost(accelerator.design(), metrics.tdp_w, accelerator.technology(prices=each)),
+            metrics.electricity_usd_per_second,
+        )
+        for each in BASES
+    }
     if breakdown:
-        content["breakdown"] = _breakdown(metrics, workload, deployment, roof)
+        content["breakdown"] = _breakdown(metrics, workload, deployment, deployed.roof)
     inputs = [
         *((f"design.{name}", record) for name, record in accelerator.design_records.items()),
-        *accelerator.provenance(execution=execution, prices=basis).items(),
+        *deployed.constants.items(),
     ]
     errors = {accelerator.name: machine_errors(accelerator, metrics)}
     return content | {
@@ -168,9 +140,9 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
             "Result",
             (
                 *_feasibility(content),
-                *(f"{sentence}." for sentence in phases_above_tdp(content)),
                 _metrics(content),
                 _memory(content),
+                _device_hour(content),
             ),
         ),
         *_phases(
@@ -257,6 +229,18 @@ def _memory(content: Mapping[str, Any]) -> Table:
             )
         ),
         "Memory; usable is a share of all of it, for weights and cache together",
+    )
+
+
+def _device_hour(content: Mapping[str, Any]) -> Table:
+    bases = content["device_hour_by_basis"]
+    return Table(
+        ("USD per hour of an owned device", *(f"{basis} basis" for basis in bases)),
+        tuple(
+            (line.removesuffix("_usd"), *(figure(lines[line]) for lines in bases.values()))
+            for line in content["device_hour"]
+        ),
+        "Ownership",
     )
 
 

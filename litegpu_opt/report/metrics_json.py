@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from ..evaluation import Metrics
-from ..limits import LIMIT_NAMES, LIMITS, limits_that_apply
-from ..optimizer.result import TOKENS_PER_MILLION
+from ..limits import LIMIT_NAMES, LIMITS, Caps, limits_that_apply
+from ..machine.cost import HOURS_PER_YEAR, SECONDS_PER_HOUR, YearlyCost
+from ..numerics import AnyArray
+from ..objectives import TOKENS_PER_MILLION
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 
@@ -17,7 +19,6 @@ TOLERANCE = 1e-6
 
 
 _MS_PER_S = 1e3
-_S_PER_HOUR = 3600.0
 
 
 def metrics_json(
@@ -70,7 +71,8 @@ def metrics_json(
         "die_area_mm2": float(design["die_area_mm2"]),
         "unit_cost_usd": unit_cost_usd,
         "unit_price_usd": unit_cost_usd / (1.0 - gross_margin),
-        "usd_per_device_hour": _S_PER_HOUR * float(metrics.yearly_cost.usd_per_second),
+        "usd_per_device_hour": SECONDS_PER_HOUR * float(metrics.yearly_cost.usd_per_second),
+        "device_hour": device_hour(metrics.yearly_cost, metrics.electricity_usd_per_second),
         "bill_of_materials": {
             line: float(value) for line, value in vars(metrics.bill_of_materials).items()
         },
@@ -79,6 +81,13 @@ def metrics_json(
         "feasible": not violations,
         "violations": violations,
     }
+
+
+def device_hour(year: YearlyCost, electricity_usd_per_second: AnyArray) -> dict[str, float]:
+    """What an owned device costs per hour by line, USD."""
+    lines = {line: float(usd) / HOURS_PER_YEAR for line, usd in vars(year).items()}
+    lines["electricity_usd"] = SECONDS_PER_HOUR * float(electricity_usd_per_second)
+    return lines | {"total_usd": sum(lines.values())}
 
 
 def _memory(metrics: Metrics, index: int) -> dict[str, float]:
@@ -95,8 +104,8 @@ def _memory(metrics: Metrics, index: int) -> dict[str, float]:
 
 
 def _violations(metrics: Metrics, workload: Workload, *, built: bool) -> list[dict[str, Any]]:
-    kinds = ("service",) if built else ("machine", "service")
-    applies = limits_that_apply(workload, has_die_area_max=False)
+    kinds = ("domain", "service") if built else ("machine", "domain", "service")
+    applies = limits_that_apply({"": workload}, Caps())
     uses, limits = np.asarray(metrics.uses), np.asarray(metrics.limits)
     return [
         {

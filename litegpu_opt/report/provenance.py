@@ -17,7 +17,7 @@ MOST_NAMED = 3
 
 COMPARED = {
     "die_area_mm2": "die area",
-    "tdp_w": "thermal design power",
+    "tdp_w": "TDP",
     "bill_of_materials_usd": "bill of materials",
 }
 
@@ -99,7 +99,7 @@ def _factors_and_errors(content: Mapping[str, Any]) -> tuple[str, ...]:
     ]
     return (
         f"Efficiency factors and fixed times, {_factors(content['execution'])}.",
-        f"Machine model against published figures: {'; '.join([*errors, every])}.",
+        f"Machine errors: {'; '.join([*errors, every])}.",
     )
 
 

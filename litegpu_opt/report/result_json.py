@@ -9,7 +9,6 @@ from typing import Any
 from .. import __version__
 from ..catalog import Accelerator, Record, load_accelerator, provenance, records
 from ..optimizer.groups import study_technologies
-from ..optimizer.problem import DESIGN_VARIABLES
 from ..optimizer.result import (
     Baseline,
     Buildable,
@@ -20,6 +19,7 @@ from ..optimizer.result import (
     Run,
     WorkloadResult,
 )
+from ..space import DESIGN_VARIABLES
 from ..study import Study, resolved_toml, study_hash
 from ..workload.memory import parameter_counts
 from ..workload.phases import PHASES
@@ -62,15 +62,15 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
 def inputs(study: Study, origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Key path -> value as a file would state it, and its origin."""
     written: dict[str, Any] = {}
+    known = study.origin() | dict(origins)
     for key, value in tomllib.loads(resolved_toml(study)).items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key not in known:
             written |= {f"{key}.{name}": item for name, item in value.items()}
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for index, row in enumerate(value):
                 written |= {f"{key}[{index}].{name}": item for name, item in row.items()}
         else:
             written[key] = value
-    known = study.origin() | dict(origins)
     return {path: {"value": value, "origin": known[path]} for path, value in written.items()}
 
 
@@ -126,13 +126,14 @@ def _run(
 ) -> dict[str, Any]:
     """Design, deployment and metrics of a point."""
     choice, values = run.choice, run.values
+    ((tp_prefill, tp_decode),) = choice.pairs
     design = {name: values[name] for name in DESIGN_VARIABLES} | {
         "aspect_ratio": choice.aspect_ratio,
         "dies_per_package": choice.dies_per_package,
     }
     deployment: dict[str, float | None] = {
-        "tp_prefill": choice.tp_prefill,
-        "tp_decode": choice.tp_decode,
+        "tp_prefill": tp_prefill,
+        "tp_decode": tp_decode,
         "batch_prefill": values["batch_prefill"],
         "batch_decode": values["batch_decode"],
         "clock_prefill_ghz": values["clock_prefill_ghz"],
@@ -150,7 +151,7 @@ def _run(
 
 def _certified(value: Certified) -> dict[str, float]:
     return {
-        "objective": value.usd_per_million_tokens,
+        "objective": value.value,
         "lower_bound": value.lower_bound,
         "gap": value.gap,
     }
@@ -199,8 +200,11 @@ def _buildable(
         return None
     return _run(buildable.run, workload, gross_margin=_gross_margin(study)) | {
         "technology": dict(entries[buildable.run.choice.technology]),
-        "objective": buildable.usd_per_million_tokens,
+        "objective": buildable.objective,
         "gap": buildable.gap,
+        "lattice_lower_bound": buildable.lattice_lower_bound,
+        "lattice_gap": buildable.lattice_gap,
+        "branch_gap": buildable.branch_gap,
     }
 
 
