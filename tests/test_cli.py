@@ -552,7 +552,8 @@ def test_prefill_batch_has_a_default_of_its_own(call):
 
 
 def test_the_tdp_caps_the_power_of_each_phase_unless_execution_is_ideal(call):
-    words = [*replaced("--accelerator", "h100-pcie"), "--batch-prefill", "8", "--json"]
+    words = "evaluate --model llama-3.1-8b --accelerator h100-pcie --tp 1 --batch 8".split()
+    words += ["--batch-prefill", "8", "--prompt", "4000", "--output", "500", "--json"]
     for execution, capped in (("calibrated", True), ("ideal", False)):
         content = strict_json(call(*words, "--execution", execution)[1])
         low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
