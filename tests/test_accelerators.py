@@ -48,7 +48,6 @@ def test_every_accelerator_loads(name):
 
 
 def test_h100_is_dense_decimal_and_per_direction():
-    """Cases 15, 30, 31, 47."""
     h100 = load_accelerator("h100-sxm")
     design, sheet = h100.design_values, h100.datasheet
     process = h100.technology().process

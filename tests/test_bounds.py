@@ -1,4 +1,4 @@
-"""Case 36: a time at peak rates is below every measurement; a wrong count of bytes is not.
+"""A time at peak rates is below every measurement; a wrong count of bytes is not.
 
 The counts and rates are the product's own, with ideal execution: no latency, peak rates. What is
 measured stands in `data/`, with its sources. A bound above a row says that the counts there, or a

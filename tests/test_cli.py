@@ -134,7 +134,6 @@ def test_help_states_every_option_of_the_contract(call):
      "catalog technologies", "validate", "validate machine"],
 )  # fmt: skip
 def test_every_help_names_debug(call, words):
-    """Case 77."""
     code, out, _ = call(*words.split(), "--help")
     assert code == 0 and "--debug" in out
 
@@ -158,7 +157,7 @@ def test_ideal_times_of_llama_on_eight_h100(ideal):
 
 
 def test_evaluate_json_has_the_promised_keys_and_origins(ideal):
-    """Case 76: every input with its origin; no limit that nobody asked for."""
+    """Every input with its origin; no limit that nobody asked for."""
     content = strict_json(ideal.stdout)
     assert content.keys() >= METRICS
     origins = {name: row["origin"] for name, row in content["inputs"].items()}
@@ -186,7 +185,7 @@ def test_calibrated_is_slower_than_ideal(call, ideal):
 
 
 def test_too_little_memory_is_reported_with_its_shortfall(call):
-    """Case 14: 141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
+    """141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
     words = replaced("--tp", "1")
     code, out, err = call(*words, "--json")
     assert (code, err) == (0, "")
@@ -202,7 +201,7 @@ def test_too_little_memory_is_reported_with_its_shortfall(call):
 
 
 def test_a_largest_batch_fits_and_one_more_does_not(call):
-    """Case 13: 165 sequences of 8000 tokens fit eight devices, 166 do not."""
+    """165 sequences of 8000 tokens fit eight devices, 166 do not."""
     words = (
         "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --prompt 7900 --output 100"
     )
@@ -477,8 +476,8 @@ def test_a_wrong_way_of_parallelism_is_one_line(call, model, words, message):
 
 
 def test_provenance_of_an_evaluation(call, ideal):
-    """Case 80: trust of design and technology, factors, error of the machine model; case 17: the
-    rule of the reserve.
+    """Trust of design and technology, factors, error of the machine model; the rule of
+    the reserve.
     """
     found = strict_json(ideal.stdout)["provenance"]
     assert found["trust"]["design"]["values"] == {"A": 7, "D": 1}
@@ -572,7 +571,7 @@ def test_latencies_are_not_counted_in_ideal_execution(call):
 
 @pytest.mark.parametrize("width", ["60", "120", "200"])
 def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
-    """Case 78: ASCII without colour in a pipe, at any width."""
+    """ASCII without colour in a pipe, at any width."""
     monkeypatch.setenv("COLUMNS", width)
     code, out, _ = call(*EVALUATE, "--breakdown")
     assert code == 0
@@ -583,7 +582,7 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
 
 
 def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
-    """Case 78: what `| cat -v` shows at COLUMNS=60, NO_COLOR or not."""
+    """What `| cat -v` shows at COLUMNS=60, NO_COLOR or not."""
     done = subprocess.run(
         f"{shlex.join([sys.executable, '-m', 'litegpu_opt', *EVALUATE, '--breakdown'])} | cat -v",
         shell=True,
@@ -629,7 +628,7 @@ def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
     ],
 )
 def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
-    """Cases 75 and 77: the nearest name, and one line for what a user can mend."""
+    """The nearest name, and one line for what a user can mend."""
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
@@ -638,7 +637,7 @@ def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
 
 @pytest.mark.parametrize("place", [0, len(EVALUATE)])
 def test_debug_adds_the_traceback_of_an_error(call, place):
-    """Case 77: with --debug alone; exit code and last line are the same."""
+    """With --debug alone; exit code and last line are the same."""
     words = replaced("--tp", "3")
     code, out, line = call(*words)
     assert (code, out, line.count("\n")) == (2, "", 1)
@@ -651,7 +650,6 @@ def test_debug_adds_the_traceback_of_an_error(call, place):
 
 
 def test_schema_is_json(call):
-    """Case 79."""
     for words in ([], ["study"], ["accelerator"]):
         code, out, err = call("schema", *words)
         assert (code, err) == (0, "")
@@ -876,7 +874,6 @@ def test_catalog_of_deepseek(call):
 
 
 def test_the_list_of_models_has_them_all(call):
-    """Case 79."""
     _, out, _ = call("catalog", "models", "--json")
     models = {row["name"]: row for row in strict_json(out)["models"]}
     assert {"llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"} <= models.keys()
@@ -932,7 +929,6 @@ def test_a_chip_that_is_not_modelled(call):
 
 
 def test_catalog_lists_are_complete(call):
-    """Case 79."""
     _, out, _ = call("catalog", "technologies")
     assert "memory.hbm3e" in out and "execution.ideal" in out
     _, out, _ = call("catalog", "technologies", "memory.hbm3e", "--json")

@@ -107,7 +107,7 @@ def test_dies_per_wafer_with_scribe_and_edge(default, area, dies):
     [(814.0, 63.48), (203.5, 300.63), (858.0, 59.63), (11_250.0, 0.0), (20_000.0, 0.0)],
 )
 def test_textbook_dies_per_wafer(default, area, dies):
-    # case 53: pi (D/2)^2/A - pi D/sqrt(2 A)
+    # pi (D/2)^2/A - pi D/sqrt(2 A)
     textbook = with_leaves(default, "process", scribe_mm=0.0, wafer_edge_mm=0.0)
     close(dies_per_wafer(scalar(area), textbook), dies, rel=0, abs=0.005)
 
@@ -116,7 +116,7 @@ def test_textbook_dies_per_wafer(default, area, dies):
 def test_no_dies_beyond_the_rim(default, area):
     textbook = with_leaves(default, "process", scribe_mm=0.0, wafer_edge_mm=0.0)
     # rounding of sqrt(A)^2 alone
-    # case 53: the plain formula gives -1.18 dies at 20,000 mm2
+    # the plain formula gives -1.18 dies at 20,000 mm2
     assert 0.0 <= float(dies_per_wafer(scalar(area), textbook)) <= 1e-14
 
 
@@ -135,12 +135,12 @@ def test_dies_per_wafer_is_the_chiplet_actuary_formula(default):
 
 @pytest.mark.parametrize(("area", "expected"), [(H100_MM2, 0.4867), (QUARTER_MM2, 0.8213)])
 def test_negative_binomial_yield_of_a_defect_density_per_cm2(area, expected):
-    # case 52: D0 = 0.1 per cm2, alpha 3; a cm2/mm2 slip would give 4.5e-36
+    # D0 = 0.1 per cm2, alpha 3; a cm2/mm2 slip would give 4.5e-36
     close(negative_binomial_yield(scalar(area), scalar(0.1), scalar(3)), expected, abs=5e-5)
 
 
 def test_yield_tends_to_poisson_as_clustering_vanishes():
-    # case 52: Poisson 0.4431 at 814 mm2
+    # Poisson 0.4431 at 814 mm2
     close(negative_binomial_yield(scalar(814), scalar(0.1), scalar(1e7)), 0.4431, abs=5e-5)
 
 
@@ -611,7 +611,7 @@ def one_second_pool(**values):
 
 
 def test_dollars_per_million_tokens(h100):
-    # case 55: $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
+    # $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
     design, tree = h100
     tree = with_leaves(tree, "prices", electricity_usd_per_kwh=0.0)
     tree = with_leaves(tree, "execution", launch_us=1e6)
@@ -737,7 +737,7 @@ RATES = Rates(scalar(989.4), scalar(1979), scalar(3.35), scalar(450))
 
 
 def test_all_reduces_of_a_decode_step(default):
-    # case 45: h = 8192, 64 tokens, bf16: S = 1,048,576 B; 1.75 S at 450 GB/s is 4.078 us
+    # h = 8192, 64 tokens, bf16: S = 1,048,576 B; 1.75 S at 450 GB/s is 4.078 us
     workload = make_workload(
         read_transformer("llama-3.1-70b"),
         Precision("bf16", "bf16", "bf16", "bf16"),
@@ -763,12 +763,12 @@ def test_all_reduces_of_a_decode_step(default):
     ],
 )
 def test_wire_bytes_of_an_all_reduce(algorithm, wire_bytes):
-    # case 46: S = 1 MiB, n = 8; one-shot sends all of it to seven others
+    # S = 1 MiB, n = 8; one-shot sends all of it to seven others
     assert all_reduce(1_048_576, 8, algorithm).wire == wire_bytes
 
 
 def test_latency_rules_a_small_all_reduce(default):
-    # case 51: 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us
+    # 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us
     message = 16_384
     exchange = all_reduce(message, 8)
     operators = one_operator(

@@ -333,7 +333,7 @@ def test_field_of_another_architecture_that_is_null_is_off(write, family, key):
     ],
 )
 def test_other_model_types_are_refused_with_type_and_fields(write, model_type, fields):
-    """Case 39 (GitM-Labs/runtime 78): an unknown model was priced as Llama-2-7B."""
+    """An unknown model was priced as Llama-2-7B."""
     path = write(LLAMA | fields | dict(model_type=model_type))
     message = refusal(path)
     assert message.startswith(f"{path}:model_type: ")

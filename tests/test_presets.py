@@ -1,4 +1,4 @@
-"""Case 79: every preset of the catalogue runs: models, accelerators, technologies, studies."""
+"""Every preset of the catalogue runs: models, accelerators, technologies, studies."""
 
 import jax
 import numpy as np

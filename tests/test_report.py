@@ -124,7 +124,7 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
 
 
 def test_provenance_of_a_study(content, screen):
-    """Case 80: trust of every technology table, efficiency factors, error of the machine model."""
+    """Trust of every technology table, efficiency factors, error of the machine model."""
     found = content["provenance"]
     tables = "process memory interconnect switch package cooling prices rating execution".split()
     assert set(found["trust"]) == set(tables)

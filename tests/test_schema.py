@@ -1,4 +1,4 @@
-"""Case 79: the JSON Schema of the files that users write."""
+"""The JSON Schema of the files that users write."""
 
 import tomllib
 

@@ -53,7 +53,7 @@ def test_defaults_are_those_of_the_panel(load):
 
 
 def test_nothing_is_filled_in_silently(load):
-    """Case 76: value and origin of every key; without limits there are none."""
+    """Value and origin of every key; without limits there are none."""
     study = load(MINIMAL + '[technology]\nmemory = "hbm3"\n')
     origin = study.origin()
     assert origin["workload[0].prompt_tokens"] == "file"
@@ -204,7 +204,7 @@ def with_line(line, after="[[workload]]"):
     ],
 )
 def test_wrong_files(load, text, message):
-    """Case 75: one line with file, key and the nearest name."""
+    """One line with file, key and the nearest name."""
     with pytest.raises(UserError) as caught:
         load(text)
     assert message in str(caught.value)

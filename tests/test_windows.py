@@ -84,7 +84,7 @@ def test_mean_context_of_averages_stays_within_the_window():
 
 
 def test_layers_with_a_window_keep_no_more_than_it():
-    """Case 25: 18 layers of 65,536 tokens and 18 of 128, 2048 bytes each; 4.5 GiB if all full."""
+    """18 layers of 65,536 tokens and 18 of 128, 2048 bytes each; 4.5 GiB if all full."""
     for oss in (GPT_OSS_120B, read_transformer("gpt-oss-120b")):
         kept = kv_bytes_per_sequence(oss, BF16, ALONE, 65_536)
         assert kept == 2_415_919_104 + 4_718_592 == 2_420_637_696
@@ -92,7 +92,7 @@ def test_layers_with_a_window_keep_no_more_than_it():
 
 
 def test_every_sixth_layer_is_global():
-    """Case 26: 10 layers of 32,768 tokens and 52 of 1024, 8192 bytes each."""
+    """10 layers of 32,768 tokens and 52 of 1024, 8192 bytes each."""
     for gemma in (GEMMA_3_27B, read_transformer("gemma-3-27b")):
         windows = [layer.attention.window for layer in gemma.layers]
         assert windows == [None if n % 6 == 5 else 1024 for n in range(62)]
@@ -101,7 +101,7 @@ def test_every_sixth_layer_is_global():
 
 
 def test_five_of_thirty_layers_of_gemma_4_are_global():
-    """Case 25: 32,768 tokens in 5 layers of 2 heads of 512, 1024 in 25 layers of 8 heads of 256.
+    """32,768 tokens in 5 layers of 2 heads of 512, 1024 in 25 layers of 8 heads of 256.
 
     ollama 16958 counts 0.99 GB, as its windows keep a batch of 512 tokens more; 14.09 GB are 30
     full layers with the average of 7 heads.
@@ -127,14 +127,13 @@ def test_five_of_thirty_layers_of_gemma_4_are_global():
     ("name", "layers", "per_token"), [("qwen2.5-72b", 80, 327_680), ("mixtral-8x7b", 32, 131_072)]
 )
 def test_a_window_that_is_switched_off_is_none(name, layers, per_token):
-    """Case 27: use_sliding_window is false, or sliding_window is null."""
+    """use_sliding_window is false, or sliding_window is null."""
     full = read_transformer(name)
     assert [layer.attention.window for layer in full.layers] == layers * [None]
     assert kv_bytes_per_sequence(full, BF16, ALONE, 131_072) == per_token * 131_072
 
 
 def test_131072_tokens_of_qwen_are_43_gb():
-    """Case 27."""
     assert kv_bytes_per_sequence(read_transformer("qwen2.5-72b"), BF16, ALONE, 131_072) == (
         42_949_672_960
     )
