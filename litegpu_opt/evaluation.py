@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from .deployment import Deployment
+from .deployment import Deployment, check_batch
 from .execution.phase import MS_PER_S
 from .execution.roofline import Roof, SoftRoof, for_pools
 from .limits import Caps, uses_and_limits
@@ -122,8 +122,12 @@ def evaluate(
       overlap exponent. `HardRoof()` is the classic roofline.
     - `caps`: limits of one's own.
 
-    **Raises:** `UserError` for a way of parallelism that the model does not allow.
+    **Raises:** `UserError` for a way of parallelism that the model does not allow, or a batch that
+    it cannot share (`check_batch`).
     """
+    if workload.serves_prefill:
+        check_batch(deployment.batch_prefill, deployment.prefill, "batch_prefill")
+    check_batch(deployment.batch_decode, deployment.decode, "batch_decode")
     if roof is None:
         roof = SoftRoof(technology.execution.overlap_exponent)
     return assess(

@@ -94,7 +94,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
 class Table(BaseModel):
     """A table of a user's file: frozen; unknown keys are errors with the nearest name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

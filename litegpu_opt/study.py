@@ -14,7 +14,9 @@ from pydantic import Field, PlainSerializer, model_validator
 from .catalog import HARDWARE_TABLES, load_accelerator, names, override_records
 from .errors import UserError, unknown_name
 from .fields import (
+    OVERRIDES,
     Converter,
+    accepting,
     checked,
     limit,
     number,
@@ -28,10 +30,12 @@ from .fields import (
 )
 from .files import Table, embedded, invalid, parse_toml, read_toml, toml_literal, validated
 from .questions import StudyBreakEven, StudyFront
-from .space import DESIGN_BOX, DESIGN_KEYS, OBJECTIVES, objective_name
+from .space import DESIGN_BOX, DESIGN_KEYS, OBJECTIVES, RECIPROCALS, objective_name
 from .units import parse_quantity, shown
+from .workload.huggingface import read_transformer
 from .workload.phases import SERVED
-from .workload.precision import Precision
+from .workload.precision import Precision, allowed_formats
+from .workload.transformer import Transformer
 
 
 Origin = Literal["file", "default", "flag"]
@@ -41,6 +45,7 @@ def _entry(table: str) -> Converter:
     return one_of(table, partial(names, table))
 
 
+@accepting(type="object", **OVERRIDES)
 def _overrides(value: Any) -> dict[str, float]:
     return {name: record.value for name, record in override_records(value).items()}
 
@@ -51,6 +56,29 @@ def _written(unit: str) -> PlainSerializer:
     )
 
 
+def _format(what: str, default: Any = ...) -> Any:
+    """A field of `Precision`, which checks it."""
+    names = allowed_formats(what)
+    extra: dict[str, Any] = {"enum": list(names), "allowed": f"one of {', '.join(names)}"}
+    return Field(default, json_schema_extra=extra)
+
+
+def _numbers(item: Converter) -> dict[str, Any]:
+    """JSON Schema of a table from names of objectives to numbers."""
+    accepts = {key: value for key, value in item.accepts.items() if key != "allowed"}
+    return {"type": "object", "propertyNames": {"enum": _NAMES}, "additionalProperties": accepts}
+
+
+_NAMES = [*OBJECTIVES, *RECIPROCALS]
+_EXPONENT = number(0, 100)
+_LIMIT = number(1e-12, 1e12)
+
+
+@accepting(
+    anyOf=[{"enum": _NAMES}, _numbers(_EXPONENT)],
+    allowed=f"one of {', '.join(_NAMES)}; or a table of them, "
+    f"each with its exponent, {_EXPONENT.accepts['allowed']}",
+)
 def _objective(value: Any) -> dict[str, float]:
     """A name, or a table of names and exponents."""
     exponents = {value: 1.0} if isinstance(value, str) else value
@@ -59,15 +87,20 @@ def _objective(value: Any) -> dict[str, float]:
             f"{shown(value)} is no objective",
             allowed=f"a name, or a table of exponents: {', '.join(OBJECTIVES)}",
         )
-    return _by_objective(exponents, number(0, 100))
+    return _by_objective(exponents, _EXPONENT)
 
 
+@accepting(
+    **_numbers(_LIMIT),
+    allowed=f"a table, objective = {_LIMIT.accepts['allowed']}, in "
+    + ", ".join(f"{unit} ({name})" for name, unit in OBJECTIVES.items()),
+)
 def _objective_limits(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         raise UserError(
             f"{shown(value)} is not a table", allowed=f"limits on {', '.join(OBJECTIVES)}"
         )
-    return _by_objective(value, number(1e-12, 1e12))
+    return _by_objective(value, _LIMIT)
 
 
 def _by_objective(table: dict[str, Any], convert: Converter) -> dict[str, float]:
@@ -81,6 +114,25 @@ def _by_objective(table: dict[str, Any], convert: Converter) -> dict[str, float]
     return result
 
 
+def _bound(key: str) -> dict[str, Any]:
+    """JSON Schema of the bounds of one design variable."""
+    field, unit = DESIGN_KEYS[key]
+    quantity = {"type": "string" if unit else ["number", "string"]}
+    pair = {"type": "array", "items": quantity, "minItems": 2, "maxItems": 2}
+    allowed = f"{_box(field, unit)}, or a list of least and most"
+    return {"anyOf": [quantity, pair], "allowed": allowed}
+
+
+def _box(field: str, unit: str) -> str:
+    least, most = DESIGN_BOX[field]
+    return f"{least:g} to {most:g} {unit}".strip()
+
+
+@accepting(
+    type="object",
+    properties={key: _bound(key) for key in DESIGN_KEYS},
+    additionalProperties=False,
+)
 def _bounds(value: Any) -> dict[str, tuple[float, float]]:
     """Design variable -> bounds, from quantities with their units."""
     if not isinstance(value, dict):
@@ -99,7 +151,7 @@ def _bounds(value: Any) -> dict[str, tuple[float, float]]:
             raise UserError(
                 f"{shown(given)} is not accepted",
                 where=name,
-                allowed=f"{least:g} to {most:g} {unit}, the smaller first".replace(" ,", ","),
+                allowed=f"{_box(field, unit)}, the smaller first",
             )
         result[field] = (low, high)
     return result
@@ -129,42 +181,59 @@ class StudyTechnology(Table):
     """Catalogue entries; where several are named, each combination is a branch of the search."""
 
     process: Annotated[Entries, checked(several(_entry("process")))] = ("n4",)
+    """Silicon process of the compute die."""
     memory: Annotated[Entries, checked(several(_entry("memory")))] = ("hbm3e",)
+    """Memory stacks."""
     interconnect: Annotated[Entries, checked(several(_entry("interconnect")))] = ("cpo",)
+    """Links between packages."""
     switch: Annotated[Entries, checked(several(_entry("switch")))] = ("nvswitch",)
+    """What joins the links."""
     package: Annotated[Entries, checked(several(_entry("package")))] = ("interposer",)
+    """How dies and stacks are joined."""
     cooling: Annotated[Entries, checked(several(_entry("cooling")))] = ("liquid", "air")
+    """What carries the heat away."""
     execution: Annotated[str, checked(_entry("execution"))] = "calibrated"
+    """Efficiency factors and fixed times."""
     overrides: Annotated[dict[str, float], checked(_overrides)] = {}
-    """`"table.field"` -> value in the field's unit, in every branch."""
+    """Catalogue values that are replaced, in every branch."""
 
 
 class StudySpace(Table):
     """Bounds of the discrete choices."""
 
     tensor_parallel_max: Annotated[int, checked(whole(1, 1024))] = 64
+    """Largest tensor-parallel degree of a group."""
     aspect_ratios: Ratios = (1.0, 1.27, 1.6, 2.0)
+    """Long side of a die over its short side."""
 
 
 class StudyWorkload(Table):
     """A model, its traffic and its limits. Formats and lengths have no safe default."""
 
     name: Name
+    """Name of the workload in the results."""
     model: Annotated[str, checked(plain_text)]
     """Built-in name, or path of a `config.json`."""
-    weights: str
-    kv: str
-    activations: str = "bf16"
-    wire: str = "bf16"
+    weights: str = _format("weights")
+    """Number format of the weights."""
+    kv: str = _format("kv")
+    """Number format of the KV cache."""
+    activations: str = _format("activations", "bf16")
+    """Number format of the activations."""
+    wire: str = _format("wire", "bf16")
+    """Number format on the network."""
     prompt_tokens: Tokens
+    """Prompt of a request, tokens."""
     output_tokens: Tokens
+    """Answer of a request, tokens, with the one that prefill makes."""
     ttft_ms: Milliseconds = Field(None, alias="ttft")
-    """Limit on the time to first token; `None` is no limit."""
+    """Limit on the time to first token."""
     tbt_ms: Milliseconds = Field(None, alias="tbt")
-    """Limit on the time between tokens; `None` is no limit."""
+    """Limit on the time between tokens."""
     pools: Annotated[str, checked(one_of("pools", lambda: SERVED))] = "prefill+decode"
+    """Phases that are served."""
     limits: Annotated[dict[str, float], checked(_objective_limits)] = {}
-    """Objective -> most that is allowed per output token, while another objective is searched."""
+    """Most that is allowed per output token, while another objective is searched."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyWorkload":
@@ -186,19 +255,21 @@ class StudyCandidate(Table):
     """A class of accelerators of which the best is sought."""
 
     name: Name
+    """Name of the candidate in the results."""
     die_area_max_mm2: SquareMillimetres = Field(None, alias="die_area_max")
-    """`None`: only the reticle field limits the die."""
+    """Largest die; without it only the reticle field limits the die."""
     dies_per_package: Annotated[tuple[int, ...], checked(several(whole(1, 8)))] = (1,)
+    """Compute dies in one package."""
     tdp_max_w: Annotated[float | None, checked(limit("W")), _written("W")] = Field(
         None, alias="tdp_max"
     )
-    """Most power of a package; `None`: only cooling and package limit it."""
+    """Most power of a package; without it only cooling and package limit it."""
     unit_cost_max_usd: Annotated[float | None, checked(limit("USD")), _written("USD")] = Field(
         None, alias="unit_cost_max"
     )
-    """Most that a package may cost to make; `None` is no limit."""
+    """Most that a package may cost to make."""
     bounds: Annotated[dict[str, tuple[float, float]], checked(_bounds), _WRITTEN_BOUNDS] = {}
-    """Design variable -> least and most in its own unit; one value fixes it."""
+    """Least and most of a design variable; one value fixes it."""
 
 
 class StudyBaseline(Table):
@@ -232,25 +303,33 @@ class Study(Table):
     """Everything a search needs to know. Attributes are in the units of their names."""
 
     name: Name = "study"
+    """Name of the study in the results."""
     seed: Annotated[int, checked(whole(0, 2**32 - 1))] = 0
+    """Seed of the random starts."""
     starts: Annotated[int, checked(whole(1, 64))] = 2
+    """Random starts of each branch."""
     basis: Annotated[str, checked(_entry("prices"))] = "cost"
-    """Entry of the prices table."""
+    """Bill of materials or selling prices."""
     objective: Annotated[dict[str, float], checked(_objective), _WRITTEN_OBJECTIVE] = {
         "usd_per_million_tokens": 1.0
     }
-    """Exponents of the product of objectives that is made small."""
+    """What is made small, or a product of powers."""
     technology: StudyTechnology = StudyTechnology()
+    """What the accelerators are built in."""
     space: StudySpace = StudySpace()
+    """Bounds of the discrete choices."""
     workloads: Annotated[
         tuple[StudyWorkload, ...], checked(table_rows("workload")), Field(alias="workload")
     ]
+    """What is to be served."""
     candidates: Annotated[
         tuple[StudyCandidate, ...], checked(table_rows("candidate")), Field(alias="candidate")
     ] = _CANDIDATES
+    """Classes of accelerators, of each of which the best is sought."""
     baselines: Annotated[
         tuple[StudyBaseline, ...], checked(table_rows("baseline")), Field(alias="baseline")
     ] = _BASELINES
+    """Existing accelerators to compare with."""
     fronts: Annotated[
         tuple[StudyFront, ...], checked(table_rows("front")), Field(alias="front")
     ] = ()
@@ -357,9 +436,34 @@ def load_study(path: str | Path | None = None) -> Study:
     raw = read_toml(path)
     _find_files(raw, Path(path).parent)
     study = validated(Study, raw, str(path))
+    study_transformers(study, f"{path}:")
     for index, baseline in enumerate(study.baselines):
         load_accelerator(baseline.accelerator, f"{path}:baseline[{index}].accelerator")
     return study
+
+
+def study_transformers(study: Study, place: str = "") -> list[Transformer]:
+    """The models of the workloads.
+
+    **Raises:** `UserError` with `place` and the key, for a model that cannot be read or searched.
+    """
+    return [
+        _transformer(row.model, f"{place}workload[{index}].model")
+        for index, row in enumerate(study.workloads)
+    ]
+
+
+def _transformer(name_or_path: str, where: str) -> Transformer:
+    try:
+        transformer = read_transformer(name_or_path, "")
+    except UserError as error:
+        inside = f": {error.where}" if error.where else ""
+        raise UserError(error.what, where=where + inside, allowed=error.allowed) from None
+    if transformer.has_experts:
+        # their bytes as a function of the batch are not convex in logarithms: no bound would hold
+        what = f"{transformer.name} is a mixture of experts, which cannot be optimised yet"
+        raise UserError(what, where=where, allowed="dense models; litegpu evaluate takes both")
+    return transformer
 
 
 def _find_files(raw: dict[str, Any], folder: Path) -> None:

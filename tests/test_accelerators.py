@@ -47,7 +47,7 @@ def test_every_accelerator_loads(name):
         assert record.source and record.trust in "ABCD"
 
 
-def test_h100_is_dense_decimal_and_per_direction():  # cases 30, 31, 15, 47
+def test_h100_is_dense_decimal_and_per_direction():
     h100 = load_accelerator("h100-sxm")
     design, sheet = h100.design_values, h100.datasheet
     process = h100.technology().process
@@ -168,6 +168,11 @@ def test_extends(write):
             "mine.toml:design.die_aera: unknown key 'die_aera', did you mean die_area?",
         ),
         ('extends = "h100-sxm"\ndesgin = 1', "did you mean design?"),
+        ('extends = "h100-sxm"\ndesign.TFlopsEff = 989', "unknown key 'TFlopsEff'"),
+        (
+            'extends = "h100-sxm"\ndesign.network = "900 GB/s"',
+            "mine.toml:design.network: unknown key 'network', did you mean network_per_direction?",
+        ),
         (
             'extends = "h100-sxm"\ndesign.die_area = 203.5',
             "203.5 has no unit; allowed: a quantity in mm^2",

@@ -1,4 +1,4 @@
-"""Peaks and links of shipped chips: dense, per format, per direction (cases 30 to 32 and 47)."""
+"""Peaks and links of shipped chips: dense, per format, per direction."""
 
 import pytest
 
@@ -18,19 +18,19 @@ def rates(name):
     ("name", "tflop_s"), [("h100-sxm", 989.4), ("h200-sxm", 989.4), ("h100-pcie", 756.5)]
 )
 def test_peaks_are_dense(name, tflop_s):
-    """Case 30: not the figure with 2:4 sparsity, which is twice as large."""
+    """Not the figure with 2:4 sparsity, which is twice as large."""
     assert float(rates(name).bf16_tflop_s) == pytest.approx(tflop_s, rel=1e-3)
 
 
 def test_ridge_of_the_h100():
-    """Case 30: 989.4 TFLOP/s over 3.35 TB/s."""
+    """989.4 TFLOP/s over 3.35 TB/s."""
     found = rates("h100-sxm")
     assert float(found.bf16_tflop_s / found.memory_tb_s) == pytest.approx(989.4 / 3.35, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gh200", "gh200-144gb"])
 def test_gh200_computes_as_h100(name):
-    """Case 31: the same die at the same clock, 989.4 TFLOP/s and not 1,979."""
+    """The same die at the same clock, 989.4 TFLOP/s and not 1,979."""
     there, h100 = rates(name), rates("h100-sxm")
     assert float(there.bf16_tflop_s) == float(h100.bf16_tflop_s) == pytest.approx(989.4, rel=1e-3)
     assert float(there.fp8_tflop_s) == float(h100.fp8_tflop_s)
@@ -41,7 +41,7 @@ def test_gh200_computes_as_h100(name):
 
 @pytest.mark.parametrize("name", ["h100-sxm", "h100-pcie", "h200-sxm", "gh200"])
 def test_hopper_has_twice_the_rate_in_fp8(name):
-    """Case 31: chips with the same die differ by their SMs and clocks alone."""
+    """Chips with the same die differ by their SMs and clocks alone."""
     found = rates(name)
     assert float(found.fp8_tflop_s) == pytest.approx(2.0 * float(found.bf16_tflop_s), rel=1e-12)
 
@@ -65,7 +65,7 @@ def test_hopper_has_twice_the_rate_in_fp8(name):
     ],
 )
 def test_every_format_has_a_peak_of_its_own(name, number_format, tflop_s):
-    """Case 32: of a data sheet, dense; no fixed ratio between formats."""
+    """Of a data sheet, dense; no fixed ratio between formats."""
     chip = load_accelerator(name)
     assert chip.peak_tflop_s(number_format) == pytest.approx(tflop_s, rel=2e-3)
     assert chip.flop_per_clock(number_format).unit == "FLOP"
@@ -81,7 +81,7 @@ def test_every_format_has_a_peak_of_its_own(name, number_format, tflop_s):
     ],
 )
 def test_format_that_a_chip_lacks_is_an_error(name, number_format, has):
-    """Case 32: not a guess from another format."""
+    """Not a guess from another format."""
     with pytest.raises(UserError) as caught:
         load_accelerator(name).peak_tflop_s(number_format)
     assert str(caught.value) == f"no {number_format} rate of {name} is known; allowed: {has}"
@@ -129,7 +129,6 @@ def test_rates_of_a_user_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["tf32", "fp4", "fp64"])
 def test_format_that_weights_cannot_have_is_refused(name):
-    """Case 32."""
     with pytest.raises(UserError, match="unknown number format"):
         Precision(name, "bf16", "bf16", "bf16")
 
@@ -138,5 +137,5 @@ def test_format_that_weights_cannot_have_is_refused(name):
     ("name", "gb_s"), [("h100-sxm", 450.0), ("h200-sxm", 450.0), ("a100-sxm", 300.0), ("l4", 32.0)]
 )
 def test_links_are_per_direction(name, gb_s):
-    """Case 47: half of what data sheets quote for both directions; PCIe 4.0 x16 is half of 5.0."""
+    """Half of what data sheets quote for both directions; PCIe 4.0 x16 is half of 5.0."""
     assert load_accelerator(name).design_values["network_gb_s"] == gb_s

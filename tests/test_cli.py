@@ -101,6 +101,7 @@ def strict_json(text):
         ["explain", "--help"],
         ["catalog", "--help"],
         ["catalog", "models", "--help"],
+        ["schema", "--help"],
         ["--version"],
     ],
     ids=" ".join,
@@ -127,6 +128,16 @@ def test_help_states_every_option_of_the_contract(call):
         assert re.search(rf"--{option}\b", out)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["", "evaluate", "optimize", "schema", "catalog", "catalog models", "catalog accelerators",
+     "catalog technologies", "validate", "validate machine"],
+)  # fmt: skip
+def test_every_help_names_debug(call, words):
+    code, out, _ = call(*words.split(), "--help")
+    assert code == 0 and "--debug" in out
+
+
 # evaluate
 
 
@@ -137,7 +148,7 @@ def ideal():
 
 
 def test_ideal_times_of_llama_on_eight_h100(ideal):
-    """DESIGN 10: compute alone is 26.3 ms of TTFT, weights alone 5.18 ms of TBT."""
+    """Compute alone is 26.3 ms of TTFT, weights alone 5.18 ms of TBT."""
     assert (ideal.returncode, ideal.stderr) == (0, "")
     content = strict_json(ideal.stdout)
     assert 26.3e-3 <= content["ttft_s"] < 50e-3
@@ -146,6 +157,7 @@ def test_ideal_times_of_llama_on_eight_h100(ideal):
 
 
 def test_evaluate_json_has_the_promised_keys_and_origins(ideal):
+    """Every input with its origin; no limit that nobody asked for."""
     content = strict_json(ideal.stdout)
     assert content.keys() >= METRICS
     origins = {name: row["origin"] for name, row in content["inputs"].items()}
@@ -173,7 +185,7 @@ def test_calibrated_is_slower_than_ideal(call, ideal):
 
 
 def test_too_little_memory_is_reported_with_its_shortfall(call):
-    """CASES 14: 141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
+    """141.11 GB of weights on one device of 80 GB, of which 90 % can be used."""
     words = replaced("--tp", "1")
     code, out, err = call(*words, "--json")
     assert (code, err) == (0, "")
@@ -189,7 +201,7 @@ def test_too_little_memory_is_reported_with_its_shortfall(call):
 
 
 def test_a_largest_batch_fits_and_one_more_does_not(call):
-    """CASES 13: 165 sequences of 8000 tokens fit eight devices, 166 do not."""
+    """165 sequences of 8000 tokens fit eight devices, 166 do not."""
     words = (
         "evaluate --model llama-3.1-70b --accelerator h100-sxm --tp 8 --prompt 7900 --output 100"
     )
@@ -438,6 +450,7 @@ def test_weights_as_in_the_checkpoint_or_as_given(call):
     [
         ("mixtral-8x7b", "--tp 3", "--tp: tensor-parallel degree 3 does not divide"),
         ("mixtral-8x7b", "--tp 8 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
+        ("mixtral-8x7b", "--tp 8 --ep 3", "allowed: 1, 2, 4, 8"),
         ("deepseek-v3", "--tp 1 --dp 7 --ep 7", "--ep: expert-parallel degree 7 does not divide"),
         ("llama-3.1-70b", "--tp 8 --ep 2", "--ep: expert-parallel degree 2 is for experts"),
         ("llama-3.1-70b", "--tp 1 --pp 1000", "--pp: number of pipeline stages 1000 is more than"),
@@ -460,6 +473,28 @@ def test_a_wrong_way_of_parallelism_is_one_line(call, model, words, message):
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
     assert message in err
+
+
+def test_provenance_of_an_evaluation(call, ideal):
+    """Trust of design and technology, factors, error of the machine model; the rule of
+    the reserve.
+    """
+    found = strict_json(ideal.stdout)["provenance"]
+    assert found["trust"]["design"]["values"] == {"A": 7, "D": 1}
+    assert found["trust"]["design"]["weakest"] == ["aspect_ratio"]
+    assert found["execution"]["compute_efficiency_bf16"]["value"] == 1.0
+    checked = panel_fixture.run("validate", "machine", "--json")
+    (h100,) = [row for row in strict_json(checked.stdout)["chips"] if row["name"] == "h100-sxm"]
+    errors = found["machine_errors"]["h100-sxm"]
+    assert set(errors) == {"die_area_mm2", "tdp_w", "bill_of_materials_usd"}
+    for key, error in errors.items():
+        assert error == pytest.approx(h100["figures"][key]["error"], rel=1e-9)
+    _, out, _ = call(*EVALUATE)
+    text = " ".join(out.split())
+    assert "trust C: compute_efficiency_bf16 0.72, compute_efficiency_fp8 0.6" in text
+    assert f"h100-sxm: die area {100 * errors['die_area_mm2']:+.1f} %" in text
+    assert "all chips: litegpu validate machine" in text
+    assert "usable is a share of all of it, for weights and cache together" in text
 
 
 def test_price_basis_costs_more(call, ideal):
@@ -515,14 +550,14 @@ def test_prefill_batch_has_a_default_of_its_own(call):
     assert content["deployment"]["batch_prefill"] == 1
 
 
-def test_power_of_each_phase_is_held_against_the_tdp(call):
-    long_prompt = replaced("--batch", "64")
-    _, out, _ = call(*long_prompt, "--json", "--execution", "ideal", "--batch-prefill", "8")
-    content = strict_json(out)
-    low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
-    assert 0 < low <= content["power_w"] <= high
-    _, text, _ = call(*long_prompt, "--execution", "ideal", "--batch-prefill", "8")
-    assert ("above the TDP" in text) == (high > content["tdp_w"])
+def test_the_tdp_caps_the_power_of_each_phase_unless_execution_is_ideal(call):
+    words = "evaluate --model llama-3.1-8b --accelerator h100-pcie --tp 1 --batch 8".split()
+    words += ["--batch-prefill", "8", "--prompt", "4000", "--output", "500", "--json"]
+    for execution, capped in (("calibrated", True), ("ideal", False)):
+        content = strict_json(call(*words, "--execution", execution)[1])
+        low, high = sorted(content[f"power_{phase}_w"] for phase in ("prefill", "decode"))
+        assert 0 < low <= content["power_w"] <= high
+        assert (high <= content["tdp_w"] * (1 + 1e-12)) == capped
     _, out, _ = call(*replaced("--output", "1"), "--json")
     assert strict_json(out)["power_decode_w"] is None
 
@@ -536,6 +571,7 @@ def test_latencies_are_not_counted_in_ideal_execution(call):
 
 @pytest.mark.parametrize("width", ["60", "120", "200"])
 def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
+    """ASCII without colour in a pipe, at any width."""
     monkeypatch.setenv("COLUMNS", width)
     code, out, _ = call(*EVALUATE, "--breakdown")
     assert code == 0
@@ -543,6 +579,22 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
     assert max(map(len, out.splitlines())) <= int(width)
     for column in ("compute", "collective", "binds"):
         assert column in out
+
+
+def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
+    """What `| cat -v` shows at COLUMNS=60, NO_COLOR or not."""
+    done = subprocess.run(
+        f"{shlex.join([sys.executable, '-m', 'litegpu_opt', *EVALUATE, '--breakdown'])} | cat -v",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LITEGPU_CACHE": "off", "COLUMNS": "60"},
+    )
+    assert done.stderr == ""
+    # `cat -v` writes control characters as ^X and what is not ASCII as M-X
+    assert not re.search(r"\^[@-_?]|M-", done.stdout)
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "time to first token" in done.stdout
 
 
 # user errors
@@ -563,9 +615,12 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
         ([*EVALUATE, "--tbt", "5 GB"], "--tbt"),
         ([*EVALUATE, "--weights", "fp7"], "Did you mean"),
         ([*EVALUATE, "--brekdown"], "Did you mean --breakdown?"),
-        (EVALUATE[:-2], "--output"),
+        (EVALUATE[:-2], "--output: missing; allowed: what `litegpu evaluate --help` says"),
+        ([*EVALUATE, "--ttft"], "--ttft: missing"),
+        (replaced("--model", "no-such"), "--model: unknown model 'no-such'"),
         (["evalute"], 'Did you mean "evaluate"?'),
         (["optimize", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["schema", "studdy"], 'Did you mean "study"?'),
         (["optimize", "--starts", "0"], "--starts"),
         (["catalog", "technologies", "memry"], "did you mean memory?"),
         (["catalog", "technologies", "memory.hbm-3e"], "did you mean hbm3e?"),
@@ -573,10 +628,32 @@ def test_screen_is_plain_and_fits_the_width(call, monkeypatch, width):
     ],
 )
 def test_user_errors_are_one_line_and_exit_with_two(call, words, message):
+    """The nearest name, and one line for what a user can mend."""
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
     assert message in err
+
+
+@pytest.mark.parametrize("place", [0, len(EVALUATE)])
+def test_debug_adds_the_traceback_of_an_error(call, place):
+    """With --debug alone; exit code and last line are the same."""
+    words = replaced("--tp", "3")
+    code, out, line = call(*words)
+    assert (code, out, line.count("\n")) == (2, "", 1)
+    words.insert(place, "--debug")
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Traceback") and "check_parallelism" in err and err.endswith(line)
+    code, out, err = call(*EVALUATE, "--json", "--debug")
+    assert (code, err) == (0, "") and strict_json(out)["feasible"]
+
+
+def test_schema_is_json(call):
+    for words in ([], ["study"], ["accelerator"]):
+        code, out, err = call("schema", *words)
+        assert (code, err) == (0, "")
+        assert strict_json(out)["$schema"].startswith("https://json-schema.org/")
 
 
 @pytest.mark.parametrize("text", ["1.5", "0x10", "1_000", "1e3", "٣", " 1", "", "9" * 400, "-1"])
@@ -625,10 +702,11 @@ def test_none_is_no_latency_limit(call):
 def test_a_mixture_of_experts_in_a_study_is_refused(tmp_path):
     study = panel_fixture.write_study(tmp_path)
     study.write_text(panel_fixture.STUDY.replace("llama-3.1-70b", "mixtral-8x7b", 1))
-    done = panel_fixture.run("optimize", str(study), "--json")
+    done = panel_fixture.run("optimize", str(study))
+    # one line, and none about progress before it
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: ")
-    assert "workload[0].model: mixtral-8x7b is a mixture of experts" in done.stderr
+    fault = f"{study}:workload[0].model: mixtral-8x7b is a mixture of experts"
+    assert done.stderr.startswith(f"error: {fault}")
 
 
 def test_misspelt_key_in_a_study(call, tmp_path):

@@ -136,7 +136,7 @@ def test_point_to_point_sends_the_tensor_once():
 @pytest.mark.parametrize("collective", COLLECTIVES, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_rank_sends_exactly_nothing(collective, algorithm):
-    """Case 45: n = 1 is exactly 0, not a small number."""
+    """n = 1 is exactly 0, not a small number."""
     assert collective(1_048_576, 1, algorithm) == Exchange(0, 0, 0, 0)
 
 
@@ -152,7 +152,7 @@ def test_unknown_algorithm_is_refused_with_the_nearest_name(collective):
     ("algorithm", "wire"), [("ring", 1_835_008), ("two-shot", 1_835_008), ("in-network", 1_179_648)]
 )
 def test_all_reduce_of_a_mebibyte_over_eight_ranks(algorithm, wire):
-    """Case 46: 1.75 S point to point, 1.125 S with the switch adding; case 45: h = 8192, 64
+    """1.75 S point to point, 1.125 S with the switch adding; h = 8192, 64
     tokens in bf16 are S = 1,048,576 B.
     """
     size = 64 * 8192 * 2
@@ -164,7 +164,7 @@ def test_all_reduce_of_a_mebibyte_over_eight_ranks(algorithm, wire):
 
 
 def test_all_reduces_of_a_decode_step_at_450_gb_s():
-    """Case 45: 1,835,008 B take 4.078 us, and 2 * 80 of them 652.4 us."""
+    """1,835,008 B take 4.078 us, and 2 * 80 of them 652.4 us."""
     p = Parallelism(tp=8)
     counts = decode_counts(workload(), p)
     times = operator_times(counts, scalar(64), H100_RATES, execution())
@@ -180,7 +180,7 @@ def test_all_reduces_of_a_decode_step_at_450_gb_s():
     [("ring", 14, 1.75), ("two-shot", 2, 1.75), ("in-network", 2, 1.125), ("one-shot", 1, 7)],
 )
 def test_latency_rules_a_small_all_reduce(algorithm, steps, factor):
-    """Case 51: S = 16 KiB over eight ranks with 2 us a step; the ring takes 28.064 us."""
+    """S = 16 KiB over eight ranks with 2 us a step; the ring takes 28.064 us."""
     p = Parallelism(tp=8, collective=algorithm)
     counts = decode_counts(workload(SMALL), p)
     # one token is 128 * 2 B: 64 sequences send 16 KiB
@@ -209,7 +209,7 @@ def test_a_collective_has_a_fixed_a_stepped_and_a_root_term():
 @pytest.mark.parametrize("model", [LLAMA_70B, SMALL], ids=lambda m: m.name)
 @pytest.mark.parametrize(("phase", "decode"), PHASES)
 def test_one_device_waits_for_nobody_and_its_slopes_are_finite(model, phase, decode):
-    """Case 45: n = 1 gives 0 with a finite gradient, root of the message size included."""
+    """n = 1 gives 0 with a finite gradient, root of the message size included."""
     tree = technology().execution
     counts = phase(workload(model), Parallelism())
 
@@ -233,7 +233,7 @@ def test_one_device_waits_for_nobody_and_its_slopes_are_finite(model, phase, dec
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("phase", "decode"), PHASES)
 def test_161_all_reduces_and_a_gather_of_logits_per_step(phase, decode, algorithm):
-    """Case 49: 2 * 80 in the layers and one for the vocabulary-parallel embedding."""
+    """2 * 80 in the layers and one for the vocabulary-parallel embedding."""
     p = Parallelism(tp=8, collective=algorithm)
     counts = phase(workload(), p)
     calls = by_name(LLAMA_70B, p, decode, counts.repeats * counts.collectives)
@@ -247,7 +247,7 @@ def test_161_all_reduces_and_a_gather_of_logits_per_step(phase, decode, algorith
 @pytest.mark.parametrize("model", [LLAMA_70B, SMALL], ids=lambda m: m.name)
 @pytest.mark.parametrize(("phase", "decode"), PHASES)
 def test_one_device_calls_nothing(model, phase, decode):
-    """Case 49: with tp = 1, none."""
+    """With tp = 1, none."""
     counts = phase(workload(model), Parallelism())
     for column in (counts.collectives, counts.steps, counts.message_mb_per_seq,
                    counts.wire_gb_per_seq):  # fmt: skip
@@ -256,7 +256,7 @@ def test_one_device_calls_nothing(model, phase, decode):
 
 @pytest.mark.parametrize(("algorithm", "per_layer"), [("ring", 2 * 28_672), ("in-network", 36_864)])
 def test_a_decode_step_sends_two_messages_a_layer(algorithm, per_layer):
-    """Case 45, 46: per sequence, 16,384 B times 7/4, or times 9/8, twice."""
+    """Per sequence, 16,384 B times 7/4, or times 9/8, twice."""
     p = Parallelism(tp=8, collective=algorithm)
     sent = by_name(LLAMA_70B, p, True, 1e9 * decode_counts(workload(), p).wire_gb_per_seq)
     assert sent["output"] + sent["down"] == pytest.approx(per_layer, rel=1e-12)
@@ -280,7 +280,7 @@ def test_a_decode_step_sends_two_messages_a_layer(algorithm, per_layer):
     ],
 )
 def test_devices_are_the_product_of_all_ways_of_parallelism(way, devices):
-    """Case 50: a worker of eight devices was counted as one."""
+    """A worker of eight devices was counted as one."""
     assert Parallelism(**way).devices == devices
 
 
@@ -293,7 +293,7 @@ def _metrics(way, batch):
 
 @pytest.mark.parametrize("way", [dict(dp=8), dict(tp=8), dict(pp=2), dict(tp=2, dp=2, pp=2, ep=4)])
 def test_rate_per_device_and_price_count_every_device(way):
-    """Case 50: 8000 tokens/s over eight devices are 1000 each, and all eight are paid for."""
+    """8000 tokens/s over eight devices are 1000 each, and all eight are paid for."""
     p = Parallelism(**way)
     metrics = _metrics(way, 64)
     per_device = 132 * float(metrics.tokens_per_s_per_sm)
@@ -305,7 +305,7 @@ def test_rate_per_device_and_price_count_every_device(way):
 
 
 def test_eight_replicas_do_eight_times_as_much_at_the_same_price():
-    """Case 50: replicas of a dense model share nothing."""
+    """Replicas of a dense model share nothing."""
     dense = workload()
     h100 = load_accelerator("h100-sxm")
     one, eight = (
@@ -321,3 +321,34 @@ def test_eight_replicas_do_eight_times_as_much_at_the_same_price():
     assert float(eight.tokens_per_s) == pytest.approx(8 * float(one.tokens_per_s), rel=1e-12)
     for name in ("tokens_per_s_per_sm", "usd_per_token", "joules_per_token"):
         assert float(getattr(eight, name)) == pytest.approx(float(getattr(one, name)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("batches", "where"),
+    [((4, 12), "batch_prefill"), ((6, 5), "batch_decode"), ((6, 13), "batch_decode"),
+     ((6, 5.5), "batch_decode"), ((6, float("nan")), "batch_decode")],
+)  # fmt: skip
+def test_a_batch_that_the_parts_cannot_share_is_refused(batches, where):
+    """Two replicas and three microbatches: six parts."""
+    h100, p = load_accelerator("h100-sxm"), Parallelism(tp=2, dp=2, microbatches=3)
+    served = make_workload(LLAMA_70B, BF16, prompt_tokens=10, output_tokens=5)
+
+    def cost(prefill, decode):
+        deployment = Deployment(p, p, prefill, decode, 1.83, 1.83)
+        return evaluate(h100.design(), deployment, h100.technology(), served).usd_per_token
+
+    with pytest.raises(UserError, match=rf"^{where}: .*dp x microbatches = 6 parts; allowed"):
+        cost(*batches)
+    assert float(cost(6.5, 12)) > 0.0  # an average
+
+
+def test_a_traced_batch_is_not_looked_at():
+    h100, p = load_accelerator("h100-sxm"), Parallelism(tp=2, dp=2)
+    served = make_workload(LLAMA_70B, BF16, prompt_tokens=10, output_tokens=5)
+
+    def cost(batch):
+        deployment = Deployment(p, p, batch, batch, 1.83, 1.83)
+        return evaluate(h100.design(), deployment, h100.technology(), served).usd_per_token
+
+    batches = jnp.array([1.0, 2.0, 64.0])
+    assert np.all(np.asarray(jax.jit(jax.vmap(cost))(batches)) > 0.0)

@@ -15,7 +15,7 @@ from litegpu_opt.machine.design import Design
 from litegpu_opt.machine.power import thermal_design_power_w
 from litegpu_opt.machine.silicon import blocks
 from litegpu_opt.machine.technology import TABLES, Technology
-from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES
+from litegpu_opt.space import DESIGN_BOX, DESIGN_VARIABLES
 
 
 ASKED = {
@@ -71,7 +71,7 @@ def figures(x, tree, dies):
     )
 
 
-LOWER, UPPER = np.log([BOX[name] for name in DESIGN_VARIABLES]).T
+LOWER, UPPER = np.log([DESIGN_BOX[name] for name in DESIGN_VARIABLES]).T
 SPREAD = np.random.default_rng(4).uniform(size=(2, len(COMBINATIONS), len(LOWER)))
 ENDS = LOWER + (UPPER - LOWER) * SPREAD
 DIES = np.resize([1.0, 2.0, 4.0], len(COMBINATIONS))

@@ -63,7 +63,7 @@ MIXTRAL = replace(
 
 
 def test_mixtral_holds_all_experts_and_computes_with_two():
-    """Case 4: 46.7 B of capacity, 12.9 B of FLOPs, the untied head included."""
+    """46.7 B of capacity, 12.9 B of FLOPs, the untied head included."""
     for mixtral in (MIXTRAL, read_transformer("mixtral-8x7b")):
         counts = parameter_counts(mixtral)
         assert (counts.total, counts.active) == (46_702_792_704, 12_879_925_248)
@@ -71,7 +71,7 @@ def test_mixtral_holds_all_experts_and_computes_with_two():
 
 
 def test_deepseek_v3_has_dense_layers_first_shared_experts_and_a_prediction_layer_apart():
-    """Case 74: 3 dense layers of 18432, 58 of 256 + 1 experts of 2048."""
+    """3 dense layers of 18432, 58 of 256 + 1 experts of 2048."""
     deepseek = read_transformer("deepseek-v3")
     mlps = [layer.mlp for layer in deepseek.layers]
     assert [mlp.width for mlp in mlps] == 3 * [18_432] + 58 * [2048]
@@ -91,7 +91,7 @@ def test_deepseek_v3_has_dense_layers_first_shared_experts_and_a_prediction_laye
 
 
 def test_gpt_oss_120b_in_its_own_format():
-    """Case 12: experts at 4.25 bits, the rest in bf16: 65,248,815,744 bytes as hf-mem counts."""
+    """Experts at 4.25 bits, the rest in bf16: 65,248,815,744 bytes as hf-mem counts."""
     oss = read_transformer("gpt-oss-120b")
     counts = parameter_counts(oss)
     assert (counts.total, counts.active) == (116_829_156_672, 5_711_982_912)
@@ -104,7 +104,7 @@ def test_gpt_oss_120b_in_its_own_format():
 
 
 def test_scales_of_blocks_are_bits_too():
-    """Case 12: MXFP4 4 + 8/32, NVFP4 4 + 8/16; a scale of 32 bits for 128 x 128 in FP8."""
+    """MXFP4 4 + 8/32, NVFP4 4 + 8/16; a scale of 32 bits for 128 x 128 in FP8."""
     assert FORMATS["mxfp4"].bits == Fraction(17, 4)
     assert FORMATS["nvfp4"].bits == Fraction(9, 2)
     assert FORMATS["fp8-block128"].bits == 8 + Fraction(32, 128 * 128)
@@ -142,13 +142,13 @@ def touched(count, per_token, tokens):
     ],
 )
 def test_distinct_experts_that_a_decode_step_reads(count, per_token, batch, expected, digit):
-    """Case 33: E (1 - (1 - k/E)^B), not min(E, B k) nor E."""
+    """E (1 - (1 - k/E)^B), not min(E, B k) nor E."""
     assert touched(count, per_token, batch) == pytest.approx(expected, abs=digit)
 
 
 @pytest.mark.parametrize(("count", "per_token"), [(8, 2), (256, 8), (128, 4), (7, 7), (5, 1)])
 def test_one_token_reads_its_own_experts_and_many_read_all(count, per_token):
-    """Case 33: B = 1 gives k, B -> infinity gives E."""
+    """B = 1 gives k, B -> infinity gives E."""
     assert touched(count, per_token, 1) == pytest.approx(per_token, rel=1e-12)
     assert touched(count, per_token, 1e6) == pytest.approx(count, rel=1e-12)
     between = [touched(count, per_token, batch) for batch in (1, 1.5, 2, 10, 100)]
@@ -180,7 +180,7 @@ def test_a_prompt_reads_experts_for_each_of_its_tokens():
     ],
 )
 def test_tokens_of_all_replicas_meet_in_spread_experts(way, held, tokens):
-    """Case 33, under parallelism: E/ep (1 - (1 - k/E)^n), n the tokens that the experts see."""
+    """Under parallelism: E/ep (1 - (1 - k/E)^n), n the tokens that the experts see."""
     served = make_workload(model(Experts(6, 2, 8)), BF16, prompt_tokens=10, output_tokens=2)
     experts = decode_counts(served, Parallelism(**way)).experts
     assert experts is not None
@@ -195,7 +195,7 @@ def test_a_model_without_experts_has_no_such_counts():
 
 
 def test_mixtral_reads_its_active_parameters_at_batch_one():
-    """Case 34: 25,497,706,496 bytes, 7.61 ms at 3.35 TB/s, 131 tokens/s."""
+    """25,497,706,496 bytes, 7.61 ms at 3.35 TB/s, 131 tokens/s."""
     served = make_workload(MIXTRAL, BF16, prompt_tokens=10, output_tokens=2)
     counts = decode_counts(served, ALONE)
     bare = weights_alone(counts)
@@ -247,7 +247,8 @@ SPLIT = [
 # replicas have 3 * 2 visits, one to each expert. A rank has half a replica's tokens: half the
 # router's work. It sends them to the ranks of two experts, which are always two:
 # 1/2 * 2 * 5 = 5 numbers, of which 5/6 leave it, in a ring of five steps. The shared MLP is whole
-# on every rank, for half the tokens. Two ranks then exchange their halves.
+# on every rank, for half the tokens; two results of five numbers and their sum. Two ranks then
+# exchange their halves.
 TO_EACH_RANK = Exchange(1, 5, 5, Fraction(25, 6))
 OWN_ROUTER = replace(ON_ONE_DEVICE[0], flop_per_token=35, moved_per_token=Fraction(11, 2))
 ONE_EACH = [
@@ -276,7 +277,10 @@ THREE_EACH_PAIR = [
              flop_per_token=2 * 60, moved_per_token=2 * (5 + 3)),
     Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(3, 6, 2, 2),
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5), exchange=TO_EACH_PAIR),
-    *ONE_EACH[3:],
+    *ONE_EACH[3:5],
+    # results from 16/5 ranks and their sum, for half the tokens
+    Operator("combine", "experts", moved_per_token=Fraction(1, 2) * (Fraction(16, 5) + 1) * 5,
+             exchange=Exchange(1, 1, 5, Fraction(5, 2))),
 ]  # fmt: skip
 
 
@@ -358,6 +362,27 @@ def test_a_token_of_deepseek_v3_meets_seven_ranks_of_32():
 def test_attention_before_spread_experts_leaves_each_rank_its_tokens(way, expected, decode):
     rows = stages(model(MIXTURE), Parallelism(**way), decode=decode)[0]
     assert [o.exchange for _, o in rows if o.name == "output"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("way", "passes"),
+    [
+        (dict(), 4),
+        (dict(tp=2), 4),
+        (dict(dp=3, ep=3), 4),
+        # the norm before attention for all tokens, the three others for half of them
+        (dict(tp=2, ep=2), 1 + 3 / 2),
+        (dict(tp=2, dp=3, ep=6), 1 + 3 / 2),
+    ],
+)
+def test_norms_after_attention_are_for_the_tokens_of_the_rank(way, passes):
+    """Four norms of five parameters, each on every rank; 4 * 5 numbers a token and norm."""
+    one = model(MIXTURE)
+    four = replace(one, layers=tuple(replace(layer, norms=4) for layer in one.layers))
+    rows = stages(four, Parallelism(**way), decode=True)[0]
+    found = {operator.name: operator for _, operator in rows}["elementwise"]
+    assert (found.launches, found.vectors) == (4, 4 * 5)
+    assert found.moved_per_token == passes * 4 * 5
 
 
 def test_attention_before_a_dense_mlp_is_summed_on_every_rank():
@@ -455,10 +480,10 @@ def test_hand_counts_meet_formats_and_lengths():
     ("mlp", "way", "message"),
     [
         (MIXTURE, dict(tp=2, ep=4), "x.ep: .* does not divide the tp dp = 2 ranks of a stage"),
-        (MIXTURE, dict(dp=4, ep=4), "x.ep: .* does not divide the 6 experts"),
-        (MIXTURE, dict(dp=12, ep=3), "x.ep: .* leaves 4 ranks for an expert"),
+        (MIXTURE, dict(dp=4, ep=4), "x.ep: .* does not divide the 6 experts.*; allowed: 1, 2$"),
+        (MIXTURE, dict(dp=12, ep=3), "x.ep: .* leaves 4 ranks for an expert.*: 1, 2, 6$"),
         (MIXTURE, dict(tp=2, dp=5, ep=2), "x.ep: .* leaves 5 ranks for an expert"),
-        (DenseMlp(6, gated=True), dict(dp=2, ep=2), "x.ep: .* is for experts"),
+        (DenseMlp(6, gated=True), dict(dp=2, ep=2), "x.ep: .* is for experts.*; allowed: 1$"),
         (Experts(6, 2, 7), dict(tp=2), "x.tp: .* does not divide the feed-forward width 7"),
         (replace(MIXTURE, shared_width=5), dict(tp=2), "x.tp: .* feed-forward width 5"),
     ],

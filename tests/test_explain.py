@@ -217,7 +217,7 @@ process.fixed_mm2 = {area - others}
     [(814.0, 100, 0.4431, 63, 604.34, 609.0), (203.5, 20, 0.8159, 300, 69.31, 69.46)],
 )
 def test_cost_of_a_die_by_hand(tmp_path, area, sms, yielded, whole, usd, whole_usd):
-    # case 54: $17,000 a wafer, 0.1 defects per cm2, Poisson. Whole dies: 17000/(63 x 0.4431) is
+    # $17,000 a wafer, 0.1 defects per cm2, Poisson. Whole dies: 17000/(63 x 0.4431) is
     # $609, 17000/(300 x 0.8159) is $69.46, four of them $278. 63.48 and 300.63 dies on average.
     path = tmp_path / "die.toml"
     path.write_text(_silicon(area, sms))
@@ -231,7 +231,7 @@ def test_cost_of_a_die_by_hand(tmp_path, area, sms, yielded, whole, usd, whole_u
 
 
 def test_dollars_per_million_tokens_by_hand():
-    # case 55: $2.50 an hour and 1,000 tokens a second are $0.6944 per million, 1,440,000 per dollar
+    # $2.50 an hour and 1,000 tokens a second are $0.6944 per million, 1,440,000 per dollar
     deployed = served("llama-3.1-8b")
     lines = {
         line["name"]: line["formula"]
@@ -254,7 +254,7 @@ def test_dollars_per_million_tokens_by_hand():
     ["process.pj_per_flop_bf16", "process.pj_per_sm_clock", "process.idle_w_per_mm2"],
 )
 def test_power_that_is_not_known_meets_no_limit(call, tmp_path, leaf):
-    # case 56: without power data every limit would be met at 0 W
+    # without power data every limit would be met at 0 W
     path = tmp_path / "chip.toml"
     limit = 'cooling.limit_package_w = "300 W"'
     path.write_text(f'extends = "h100-sxm"\n[technology.overrides]\n{limit}\n{leaf} = 0\n')

@@ -14,6 +14,8 @@ from litegpu_opt.errors import UserError
 from litegpu_opt.workload.config_file import ConfigFile, every_spelling
 from litegpu_opt.workload.families import FAMILIES
 from litegpu_opt.workload.huggingface import read_transformer
+from litegpu_opt.workload.operators import stages
+from litegpu_opt.workload.parallelism import Parallelism
 from litegpu_opt.workload.transformer import (
     DenseMlp,
     Experts,
@@ -79,6 +81,23 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
         vision_config=dict(hidden_size=1152, num_hidden_layers=27),
         mm_tokens_per_image=256,
     ),
+    gemma4_text=GATED
+    | TIED
+    | EXPERTS
+    | dict(
+        sliding_window=16, global_head_dim=16,
+        num_global_key_value_heads=1, attention_k_eq_v=True, enable_moe_block=True,
+        moe_intermediate_size=32, attention_bias=False, hidden_size_per_layer_input=0,
+        num_kv_shared_layers=0, use_double_wide_mlp=False,
+    ),
+    gemma4=dict(
+        text_config=GATED
+        | dict(sliding_window=16, num_hidden_layers=7, global_head_dim=16,
+               hidden_size_per_layer_input=None),
+        vision_config=dict(hidden_size=1152, num_hidden_layers=27),
+        audio_config=None,
+        image_token_id=258880,
+    ),
     opt=SIZES
     | TIED
     | dict(
@@ -100,9 +119,10 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
         parallel_attn=True, num_ln_in_parallel_attn=2, head_dim=8,
     ),
 )  # fmt: skip
-"""`model_type` -> a file that states everything, but for `gemma3`, which relies on defaults."""
+"""`model_type` -> a file that states everything, but for `gemma3` and `gemma4`, which rely on
+defaults."""
 CONFIGS = {name: dict(model_type=name) | config for name, config in CONFIGS.items()}
-FLAT = [name for name in CONFIGS if name != "gemma3"]
+FLAT = [name for name in CONFIGS if name not in ("gemma3", "gemma4")]
 
 
 @pytest.fixture
@@ -151,6 +171,7 @@ def slid(attention, window=16):
 QWEN2_ATTENTION = replace(GROUPED, input_bias=True)
 OSS_ATTENTION = replace(GROUPED, input_bias=True, output_bias=True, sinks=True)
 OSS_EXPERTS = Experts(4, 2, width=128, bias=True, router_bias=True)
+GEMMA4_EXPERTS = Experts(4, 2, width=32, shared_width=128, router_bias=True)
 
 LAYERS = dict(
     llama=[Layer(GROUPED, MLP)] * 2,
@@ -180,13 +201,21 @@ LAYERS = dict(
         Layer(NORMED, MLP, norms=4),
         Layer(slid(NORMED), MLP, norms=4),
     ],
+    gemma4_text=[Layer(slid(NORMED), GEMMA4_EXPERTS, norms=8)] * 2,
+    gemma4=[
+        *[Layer(slid(NORMED), MLP, norms=4)] * 5,
+        Layer(replace(NORMED, head_dim=16), MLP, norms=4),
+        Layer(slid(NORMED), MLP, norms=4),
+    ],
     opt=[Layer(MULTI_HEAD, PLAIN)] * 2,
     gpt2=[Layer(MULTI_HEAD, PLAIN)] * 2,
     bloom=[Layer(MULTI_HEAD, PLAIN)] * 2,
     falcon=[Layer(GROUPED, replace(PLAIN, bias=False), norms=2, parallel=True)] * 2,
 )
 LAYER_NORMS = {"opt", "gpt2", "bloom", "falcon"}
-TIED_FAMILIES = {"opt", "gpt2", "bloom", "falcon", "gemma2", "gemma3_text", "gemma3"}
+TIED_FAMILIES = {
+    "opt", "gpt2", "bloom", "falcon", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "gemma4",
+}  # fmt: skip
 POSITIONS = dict(opt=18, gpt2=16)
 
 
@@ -204,7 +233,7 @@ def test_shape(read, family):
     assert model.position_rows == POSITIONS.get(family, 0)
     assert model.embedding_norm is (family == "bloom")
     assert model.prediction_layers == (model.layers[-1:] if family == "deepseek_v3" else ())
-    assert model.family == ("gemma3_text" if family == "gemma3" else family)
+    assert model.family == {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}.get(family, family)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -453,6 +482,33 @@ def test_gemma2_and_gpt_oss_alternate_beginning_with_a_window(read):
         config = CONFIGS[family] | dict(num_hidden_layers=5)
         assert windows(read(config)) == [16, None, 16, None, 16]
         assert windows(read(config | dict(sliding_window=None))) == [None] * 5
+
+
+def test_gemma4_layers_that_see_all_have_heads_of_their_own(read):
+    kinds = dict(layer_types=["full_attention", "sliding_attention"])
+    model = read(CONFIGS["gemma4_text"] | kinds)
+    wide = replace(NORMED, kv_heads=1, head_dim=16, keys_are_values=True)
+    assert [layer.attention for layer in model.layers] == [wide, slid(NORMED)]
+    model = read(CONFIGS["gemma4_text"] | kinds | dict(attention_k_eq_v=False))
+    assert model.layers[0].attention == replace(NORMED, head_dim=16)
+    # on one of two ranks: 4 query heads and one key/value head of 16, by one projection
+    alone = replace(model, layers=(Layer(wide, MLP),))
+    (stage,) = stages(alone, Parallelism(tp=2), decode=True)
+    assert {o.name: o.held for _, o in stage}["qkv"] == 64 * (4 + 1) * 16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(hidden_size_per_layer_input=256), "hidden_size_per_layer_input: is not modelled"),
+        (dict(num_kv_shared_layers=18), "num_kv_shared_layers: is not modelled"),
+        (dict(use_double_wide_mlp=True), "use_double_wide_mlp: true is not understood"),
+        (dict(use_bidirectional_attention="all"), "use_bidirectional_attention: is not modelled"),
+        (dict(num_global_key_value_heads=3), "num_global_key_value_heads: 3 does not divide"),
+    ],
+)
+def test_variants_of_gemma4_that_count_otherwise_are_refused(read, change, message):
+    assert refusal(read, CONFIGS["gemma4_text"] | change).startswith(message)
 
 
 def test_gemma3_every_sixth_layer_sees_all(read):

@@ -1,7 +1,6 @@
 """Silicon, power and money against published numbers and against arithmetic done by hand.
 
-Numbers marked PHYSICS or CASES come from the project's collection of sources; the
-collection itself is not needed here.
+Case numbers name kinds of fault that users of other tools met.
 """
 
 import dataclasses
@@ -99,7 +98,7 @@ def close(value, expected, rel=1e-12, abs=0.0):
 
 @pytest.mark.parametrize(("area", "dies"), [(H100_MM2, 57.6), (QUARTER_MM2, 271.1)])
 def test_dies_per_wafer_with_scribe_and_edge(default, area, dies):
-    # PHYSICS 1.2: scribe 0.2 mm, edge 5 mm (Chiplet Actuary)
+    # scribe 0.2 mm, edge 5 mm (Chiplet Actuary)
     close(dies_per_wafer(scalar(area), default), dies, rel=0, abs=0.05)
 
 
@@ -108,7 +107,7 @@ def test_dies_per_wafer_with_scribe_and_edge(default, area, dies):
     [(814.0, 63.48), (203.5, 300.63), (858.0, 59.63), (11_250.0, 0.0), (20_000.0, 0.0)],
 )
 def test_textbook_dies_per_wafer(default, area, dies):
-    # CASES 53: pi (D/2)^2/A - pi D/sqrt(2 A)
+    # pi (D/2)^2/A - pi D/sqrt(2 A)
     textbook = with_leaves(default, "process", scribe_mm=0.0, wafer_edge_mm=0.0)
     close(dies_per_wafer(scalar(area), textbook), dies, rel=0, abs=0.005)
 
@@ -117,7 +116,7 @@ def test_textbook_dies_per_wafer(default, area, dies):
 def test_no_dies_beyond_the_rim(default, area):
     textbook = with_leaves(default, "process", scribe_mm=0.0, wafer_edge_mm=0.0)
     # rounding of sqrt(A)^2 alone
-    # CASES 53: the plain formula gives -1.18 dies at 20,000 mm2
+    # the plain formula gives -1.18 dies at 20,000 mm2
     assert 0.0 <= float(dies_per_wafer(scalar(area), textbook)) <= 1e-14
 
 
@@ -136,12 +135,12 @@ def test_dies_per_wafer_is_the_chiplet_actuary_formula(default):
 
 @pytest.mark.parametrize(("area", "expected"), [(H100_MM2, 0.4867), (QUARTER_MM2, 0.8213)])
 def test_negative_binomial_yield_of_a_defect_density_per_cm2(area, expected):
-    # CASES 52: D0 = 0.1 per cm2, alpha 3; a cm2/mm2 slip would give 4.5e-36
+    # D0 = 0.1 per cm2, alpha 3; a cm2/mm2 slip would give 4.5e-36
     close(negative_binomial_yield(scalar(area), scalar(0.1), scalar(3)), expected, abs=5e-5)
 
 
 def test_yield_tends_to_poisson_as_clustering_vanishes():
-    # CASES 52: Poisson 0.4431 at 814 mm2
+    # Poisson 0.4431 at 814 mm2
     close(negative_binomial_yield(scalar(814), scalar(0.1), scalar(1e7)), 0.4431, abs=5e-5)
 
 
@@ -153,7 +152,7 @@ def test_yield_tends_to_poisson_as_clustering_vanishes():
     ],
 )
 def test_known_good_die_without_harvest(default, area, yields, dollars):
-    # PHYSICS 1.2: NB(3), $17,000 a wafer; the whole die is one block that no spare repairs
+    # NB(3), $17,000 a wafer; the whole die is one block that no spare repairs
     tree = with_leaves(
         default,
         "process",
@@ -174,7 +173,7 @@ def test_known_good_die_without_harvest(default, area, yields, dollars):
 
 
 def harvest_mixture(area, defects, repairable, cores, spares, clustering=3.0):
-    """PHYSICS 1.3, exact: defects of a Gamma-distributed density, at most `spares` cores lost."""
+    """Exact: defects of a Gamma-distributed density, at most `spares` cores lost."""
     mean = area * defects / 100.0
 
     def given_density(g):
@@ -220,7 +219,7 @@ def test_harvested_yield_is_the_exact_mixture(default, area, cores, spares, defe
     ],
 )
 def test_silicon_cost_ratio_with_harvest(default, defects, large, small, ratio):
-    # PHYSICS 1.3: u = 0.58, four quarter dies against one
+    # u = 0.58, four quarter dies against one
     tree = with_leaves(default, "process", defects_per_cm2=defects, sm_repairable=1.0)
     yields = [float(harvested_yield(halves(a, 0.58), tree)) for a in (H100_MM2, QUARTER_MM2)]
     assert yields == pytest.approx([large, small], abs=6e-4)
@@ -262,7 +261,7 @@ def test_h100_block_areas_by_hand(h100):
         "sm_mm2": 144 * (2.69 + 0.39 * 4.096),
         "sram_mm2": 60 * 1.02,
         "memory_phy_mm2": 6 * 14.5,
-        "network_phy_mm2": 450 * 0.064,  # PHYSICS 2.1: 28.7 mm2
+        "network_phy_mm2": 450 * 0.064,  # 28.7 mm2
         "die_link_mm2": 0.0,
         "fixed_mm2": 20.0,
     }
@@ -290,7 +289,7 @@ def test_sides_of_the_largest_die_fit_the_field(default):
 
 @pytest.mark.parametrize(("area", "perimeter"), [(H100_MM2, 114.1), (QUARTER_MM2, 57.06)])
 def test_edge_budget_of_a_square_die(default, area, perimeter):
-    # PHYSICS 2.2: 814 mm2 -> 114 mm, 203.5 mm2 -> 57 mm, usable share 0.88
+    # 814 mm2 -> 114 mm, 203.5 mm2 -> 57 mm, usable share 0.88
     design = Design(area, 1, 1, 1, 1, 1)
     close(edge_available_mm(design, default) / 0.88, perimeter, rel=0, abs=0.05)
 
@@ -357,7 +356,7 @@ def test_voltage_is_one_at_the_reference_clock(default):
 
 @pytest.mark.parametrize("share", [0.2, 0.3, 0.8, 0.9, 1.1, 1.3, 1.6])
 def test_voltage_follows_the_line_above_its_floor(default, share):
-    # PHYSICS 0: V/V0 = max(0.75, 0.5 + 0.5 f/f0); the norm of exponent 64 rounds the corner off
+    # V/V0 = max(0.75, 0.5 + 0.5 f/f0); the norm of exponent 64 rounds the corner off
     hard = max(0.75, 0.5 + 0.5 * share)
     voltage = float(relative_voltage(scalar(1.83 * share), default))
     ratio = min(0.75, 0.5 + 0.5 * share) / hard
@@ -464,12 +463,12 @@ def test_h100_bill_of_materials_is_near_the_analysts(h100):
     bom = bill_of_materials(*h100)
     # Silicon Analysts, Raymond James: $3,320, of which $920 look like a residual
     assert float(bom.total_usd) == pytest.approx(3320, rel=0.15)
-    # PHYSICS 4.1: logic with harvesting $372-408; sources $300-410
+    # logic with harvesting $372-408; sources $300-410
     assert 300 <= float(bom.dies_usd) <= 410
     assert float(bom.memory_usd) == pytest.approx(1350, rel=0.15)
     packaging = float(bom.interposer_usd + bom.substrate_usd + bom.attach_usd)
     assert packaging == pytest.approx(750, rel=0.15)
-    assert float(bom.test_and_assembly_usd) == pytest.approx(500, rel=0.02)  # PHYSICS 6.1
+    assert float(bom.test_and_assembly_usd) == pytest.approx(500, rel=0.02)  #
 
 
 def test_h100_bill_of_materials_by_hand(h100):
@@ -529,7 +528,7 @@ def test_capital_by_hand(h100):
     bom = float(bill_of_materials(design, tree).total_usd)
     lines = capital(design, tdp, tree)
     close(lines.accelerator_usd, bom)
-    close(lines.host_usd, 125 + 4.5 * 700)  # PHYSICS 6.1: about $3.3k for 700 W
+    close(lines.host_usd, 125 + 4.5 * 700)  # about $3.3k for 700 W
     # 3,600 Gb/s: two ends at 0.15 and a switch port at 0.3 $/Gb/s
     close(lines.network_usd, 3600 * (2 * 0.15 + 0.3))
     # TDP and 38 % for the host, and the far link end and the switch, 13 pJ/bit
@@ -612,7 +611,7 @@ def one_second_pool(**values):
 
 
 def test_dollars_per_million_tokens(h100):
-    # CASES 55: $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
+    # $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
     design, tree = h100
     tree = with_leaves(tree, "prices", electricity_usd_per_kwh=0.0)
     tree = with_leaves(tree, "execution", launch_us=1e6)
@@ -738,7 +737,7 @@ RATES = Rates(scalar(989.4), scalar(1979), scalar(3.35), scalar(450))
 
 
 def test_all_reduces_of_a_decode_step(default):
-    # CASES 45: h = 8192, 64 tokens, bf16: S = 1,048,576 B; 1.75 S at 450 GB/s is 4.078 us
+    # h = 8192, 64 tokens, bf16: S = 1,048,576 B; 1.75 S at 450 GB/s is 4.078 us
     workload = make_workload(
         read_transformer("llama-3.1-70b"),
         Precision("bf16", "bf16", "bf16", "bf16"),
@@ -764,12 +763,12 @@ def test_all_reduces_of_a_decode_step(default):
     ],
 )
 def test_wire_bytes_of_an_all_reduce(algorithm, wire_bytes):
-    # CASES 46: S = 1 MiB, n = 8; one-shot sends all of it to seven others
+    # S = 1 MiB, n = 8; one-shot sends all of it to seven others
     assert all_reduce(1_048_576, 8, algorithm).wire == wire_bytes
 
 
 def test_latency_rules_a_small_all_reduce(default):
-    # CASES 51: 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us
+    # 16 KiB, n = 8, 2 us a hop, 14 hops -> 28.064 us
     message = 16_384
     exchange = all_reduce(message, 8)
     operators = one_operator(

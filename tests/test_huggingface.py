@@ -42,6 +42,7 @@ OPTIONAL_IN = {
     "n_inner": {"gpt2", "bloom"},
     "ffn_hidden_size": {"falcon"},
     "num_nextn_predict_layers": {"deepseek_v2", "deepseek_v3"},
+    "num_kv_shared_layers": {"gemma4_text"},
 }
 """Sizes that only some families fix."""
 QWEN = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
@@ -49,7 +50,7 @@ OFF = {"sliding_window": {"phi3", *QWEN}, "max_window_layers": QWEN}
 """Sizes of what is off where they are missing."""
 ZERO = {
     "sliding_window", "max_window_layers", "first_k_dense_replace", "n_shared_experts",
-    "num_nextn_predict_layers",
+    "num_nextn_predict_layers", "num_kv_shared_layers", "hidden_size_per_layer_input",
 }  # fmt: skip
 """Sizes that can be 0."""
 
@@ -332,7 +333,7 @@ def test_field_of_another_architecture_that_is_null_is_off(write, family, key):
     ],
 )
 def test_other_model_types_are_refused_with_type_and_fields(write, model_type, fields):
-    # GitM-Labs/runtime 78: an unknown model was priced as Llama-2-7B
+    """An unknown model was priced as Llama-2-7B."""
     path = write(LLAMA | fields | dict(model_type=model_type))
     message = refusal(path)
     assert message.startswith(f"{path}:model_type: ")

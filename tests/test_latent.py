@@ -49,7 +49,7 @@ DEEPSEEK_V3 = model(
 
 @pytest.mark.parametrize(("kv", "number_bytes"), [("bf16", 2), ("fp8", 1)])
 def test_one_latent_and_one_rotary_key_are_cached_per_token_and_layer(kv, number_bytes):
-    """Case 22: 61 (512 + 64) numbers: 70,272 bytes in bf16, 35,136 in FP8."""
+    """61 (512 + 64) numbers: 70,272 bytes in bf16, 35,136 in FP8."""
     precision = Precision("bf16", kv, "bf16", "bf16")
     for deepseek in (DEEPSEEK_V3, read_transformer("deepseek-v3")):
         assert kv_bytes_per_token(deepseek, precision, ALONE) == 35_136 * number_bytes
@@ -57,7 +57,7 @@ def test_one_latent_and_one_rotary_key_are_cached_per_token_and_layer(kv, number
 
 @pytest.mark.parametrize("tp", [1, 2, 8, 16, 128])
 def test_the_latent_is_on_every_rank_in_full(tp):
-    """Case 23: 70,272 bytes per token on each rank, 562,176 on eight; not 8,784 each."""
+    """70,272 bytes per token on each rank, 562,176 on eight; not 8,784 each."""
     p = Parallelism(tp=tp)
     for deepseek in (DEEPSEEK_V3, read_transformer("deepseek-v3")):
         assert kv_bytes_per_token(deepseek, BF16, p) == 70_272

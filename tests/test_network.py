@@ -10,10 +10,10 @@ from litegpu_opt.catalog import load_accelerator, technology
 from litegpu_opt.deployment import Deployment
 from litegpu_opt.errors import UserError
 from litegpu_opt.evaluation import evaluate
-from litegpu_opt.limits import LIMIT_NAMES
+from litegpu_opt.limits import LIMIT_NAMES, Caps
 from litegpu_opt.machine.cost import capital
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimizer.branches import candidate_branches, parallel_pairs, stacked_pools
+from litegpu_opt.optimizer.branches import Task, candidate_branches, parallel_pairs, stacked_pools
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
 from litegpu_opt.report.asked import _domains
 from litegpu_opt.study import load_study
@@ -94,12 +94,13 @@ def branches(limit, **entries):
     tree = technology(**entries)
     pairs = parallel_pairs(WORKLOAD, limit)
     return candidate_branches(
-        WORKLOAD,
+        Task({"": WORKLOAD}, {"usd_per_million_tokens": 1.0}),
         {"one": tree},
         pools=stacked_pools(WORKLOAD, pairs),
         aspect_ratios=[1.27],
         dies_per_package=[1],
-        die_area_max_mm2=None,
+        caps=Caps(),
+        bounds={},
     )
 
 
@@ -108,7 +109,8 @@ def test_degrees_beyond_the_domain_are_no_branches(switch, largest):
     degrees = {
         degree
         for choice, _ in branches(64, switch=switch)
-        for degree in (choice.tp_prefill, choice.tp_decode)
+        for pair in choice.pairs
+        for degree in pair
     }
     assert max(degrees) == largest
     assert degrees == {1, 2, 4, 8, 16, 32, 64} & set(range(largest + 1))
@@ -153,7 +155,7 @@ def test_switches_are_branches_of_a_study(tmp_path):
     ]
     group = study_groups(study, study_workloads(study))[0]
     reached = {
-        name.split("/")[3]: max(c.tp_decode for c, _ in group.branches if c.technology == name)
+        name.split("/")[3]: max(max(c.pairs[0]) for c, _ in group.branches if c.technology == name)
         for name in {choice.technology for choice, _ in group.branches}
     }
     assert reached == {"nvswitch": 16, "mesh": 8}

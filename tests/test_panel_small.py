@@ -481,7 +481,7 @@ def test_multipliers_are_elasticities_to_the_limits(small, name):
 
 
 def test_units_of_a_limit_do_not_move_the_optimum(small, tmp_path):
-    # CASES 68: the same study in other units is the same study
+    # case 68: the same study in other units is the same study
     text = STUDY.replace('"1 s"', '"1000 ms"').replace('"50 ms"', '"0.05 s"')
     text = text.replace('"214.5 mm^2"', '"2.145 cm^2"')
     path = tmp_path / "units.toml"

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from litegpu_opt.errors import UserError
 from litegpu_opt.workload.config_file import ConfigFile
 from litegpu_opt.workload.formats import FORMATS, PARTS
-from litegpu_opt.workload.quantization import ALGORITHMS, METHODS, read_quantization
+from litegpu_opt.workload.quantization import read_quantization
+from litegpu_opt.workload.quantization_methods import ALGORITHMS, METHODS
 from litegpu_opt.workload.transformer import (
     DenseMlp,
     Experts,
@@ -550,7 +551,10 @@ VALID = [
         (VALID[0] | dict(weight_block_size=[128, True]), "weight_block_size", "True is not"),
         (VALID[0] | dict(weight_block_size=128), "weight_block_size", "128 is not a list"),
         (VALID[0] | dict(activation_scheme="some"), "activation_scheme", "dynamic, static"),
-        (VALID[0] | dict(modules_to_not_convert="lm_head"), "modules_to_not_convert", "a list"),
+        *(
+            (VALID[0] | dict(modules_to_not_convert=value), "modules_to_not_convert", "a list")
+            for value in ("lm_head", "", 0, 1.5, {}, False, True)
+        ),
         (VALID[0] | dict(modules_to_not_convert=[1]), "modules_to_not_convert", "a list"),
         (VALID[0] | dict(moe_quant_algo="NVFP4"), "moe_quant_algo", "may change sizes"),
         (dict(quant_method="gptq", group_size=128), "bits", "missing; allowed: 2, 3, 4, 8"),

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+from collections import Counter
 
 import numpy as np
 import panel_fixture
@@ -15,6 +16,7 @@ from litegpu_opt.report.document import Section, Table, figure, finite, json_tex
 from litegpu_opt.report.findings import NOT_MODELLED, findings
 from litegpu_opt.report.markdown import markdown_block, markdown_report
 from litegpu_opt.report.panel import panel_sections, workload_section
+from litegpu_opt.report.provenance import COMPARED
 from litegpu_opt.study import load_study, study_hash
 
 
@@ -121,6 +123,24 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
         assert subject in text
 
 
+def test_provenance_of_a_study(content, screen):
+    """Trust of every technology table, efficiency factors, error of the machine model."""
+    found = content["provenance"]
+    tables = "process memory interconnect switch package cooling prices rating execution".split()
+    assert set(found["trust"]) == set(tables)
+    counted = Counter()
+    for entry in found["trust"].values():
+        counted.update(entry["values"])
+        assert entry["weakest"]
+    assert counted == content["trust"]
+    assert found["execution"]["memory_efficiency"]["value"] == 0.83
+    text = " ".join(screen(panel_sections(content)).split())
+    assert "memory_efficiency 0.83" in text and "overlap_exponent 2" in text
+    for key, error in found["machine_errors"]["h100-sxm"].items():
+        assert f"{COMPARED[key]} {100 * error:+.1f} %" in text
+    assert "litegpu validate machine" in text
+
+
 # sentences
 
 
@@ -164,16 +184,6 @@ def test_what_cannot_be_built_is_said(content):
     assert "reticle: no buildable" not in text
     assert "shrunk cannot be built as described: block_area" in text
     assert "h100-sxm cannot" not in text
-
-
-def test_a_phase_above_the_tdp_is_said(content):
-    workload = copy.deepcopy(content["panel"][0])
-    for entry in (*workload["optima"], *workload["baselines"]):
-        entry |= {"tdp_w": 718.0, "power_prefill_w": 700.0, "power_decode_w": None}
-    assert "above the TDP" not in " ".join(findings(workload))
-    workload["optima"][0]["power_prefill_w"] = 935.0
-    sentence = "lite: prefill draws 935 W, above the TDP of 718 W: a power cap is not modelled yet."
-    assert sentence in findings(workload)
 
 
 def test_overrides_gaps_and_starts_are_shown(content, screen):

@@ -52,7 +52,8 @@ def test_defaults_are_those_of_the_panel(load):
         assert getattr(mine, name) == getattr(panel, name), name
 
 
-def test_nothing_is_filled_in_silently(load):  # case 76
+def test_nothing_is_filled_in_silently(load):
+    """Value and origin of every key; without limits there are none."""
     study = load(MINIMAL + '[technology]\nmemory = "hbm3"\n')
     origin = study.origin()
     assert origin["workload[0].prompt_tokens"] == "file"
@@ -89,13 +90,31 @@ def test_hash_follows_meaning_not_layout(load):
 
 def test_paths_are_taken_from_the_folder_of_the_study(load, tmp_path):
     (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "config.json").write_text("{}")
+    small = embedded("models", "llama-3.2-1b.json").read_text("utf-8")
+    (tmp_path / "models" / "config.json").write_text(small)
     (tmp_path / "mine.toml").write_text('extends = "h100-sxm"')
     text = MINIMAL.replace("llama-3.1-70b", "models/config.json")
     study = load(text + '[[baseline]]\naccelerator = "mine.toml"\n')
     assert study.workloads[0].model == str(tmp_path / "models" / "config.json")
     assert load_accelerator(study.baselines[0].accelerator).name == "mine"
     assert load(MINIMAL).workloads[0].model == "llama-3.1-70b"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("mixtral-8x7b", "study.toml:workload[0].model: mixtral-8x7b is a mixture of experts"),
+        (
+            "llama-3.1-7b",
+            "study.toml:workload[0].model: unknown model 'llama-3.1-7b'",
+        ),
+        ("none.json", "study.toml:workload[0].model: none.json: no such file"),
+    ],
+)
+def test_models_are_checked_with_the_study(load, model, message):
+    with pytest.raises(UserError) as caught:
+        load(MINIMAL.replace("llama-3.1-70b", model))
+    assert message in str(caught.value)
 
 
 def with_line(line, after="[[workload]]"):
@@ -183,8 +202,9 @@ def with_line(line, after="[[workload]]"):
             "baseline[0].accelerator: unknown accelerator 'h100sxm', did you mean h100-sxm?",
         ),
     ],
-)  # case 75
+)
 def test_wrong_files(load, text, message):
+    """One line with file, key and the nearest name."""
     with pytest.raises(UserError) as caught:
         load(text)
     assert message in str(caught.value)

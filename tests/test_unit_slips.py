@@ -1,7 +1,7 @@
 """Slips between units, by kind: each is converted as it says, or refused in one line.
 
-Units of area (case 52), binary and decimal bytes (15), bits and bytes (48), one direction and both
-(47), and what is not modelled, which is no zero (56).
+Units of area, binary and decimal bytes, bits and bytes, one direction and both, and what is not
+modelled, which is no zero.
 """
 
 import pytest
@@ -144,7 +144,7 @@ def test_every_value_with_a_unit_refuses_another_kind(name):
 
 
 def test_area_in_either_unit_is_the_same_die(tmp_path):
-    """Case 52: 814 mm2 at 0.1 defects per cm2 give 0.814 defects, and not 81.4."""
+    """814 mm2 at 0.1 defects per cm2 give 0.814 defects, and not 81.4."""
     dies = []
     for number, (area, defects) in enumerate(
         [("814 mm^2", "0.1 1/cm^2"), ("8.14 cm^2", "0.001 1/mm^2")]
@@ -163,7 +163,7 @@ def test_area_in_either_unit_is_the_same_die(tmp_path):
 
 
 def test_a_die_at_the_rim_costs_infinitely_and_nothing_is_negative():
-    """Case 53: no dies beyond half the square of the wafer's radius."""
+    """No dies beyond half the square of the wafer's radius."""
     tree = load_accelerator("h100-sxm").technology()
     for area in (814.0, 858.0, 5_000.0, 9_999.0, 20_000.0):
         assert float(dies_per_wafer(Design(area, 1, 1, 1, 1, 1).die_area_mm2, tree)) >= 0.0
@@ -172,7 +172,6 @@ def test_a_die_at_the_rim_costs_infinitely_and_nothing_is_negative():
 
 @pytest.mark.parametrize("name", accelerator_names())
 def test_what_is_not_published_is_not_known_and_no_zero(name):
-    """Case 56."""
     content = chip_json(load_accelerator(name))
     rows = (*content["datasheet"], *content["bill_of_materials"])
     unknown = [row for row in rows if row["published"] is None]

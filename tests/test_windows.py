@@ -8,12 +8,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from litegpu_opt.errors import UserError
+from litegpu_opt.numerics import scalar
 from litegpu_opt.workload.collectives import Exchange
-from litegpu_opt.workload.counts import decode_counts, operator_names, prefill_counts
+from litegpu_opt.workload.counts import (
+    decode_counts,
+    mean_context,
+    operator_names,
+    prefill_counts,
+)
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.memory import kv_bytes_per_sequence, kv_bytes_per_token
 from litegpu_opt.workload.operators import Operator, stages
@@ -49,11 +56,35 @@ _GEMMA = GroupedAttention(32, 16, 128)
 GEMMA_3_27B = model(*[replace(_GEMMA, window=None if n % 6 == 5 else 1024) for n in range(62)])
 
 
+# --- context of a decode step ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [1, 5, 90, 100, 101, 5000])
+@pytest.mark.parametrize("output", [2, 3, 11, 50, 1000])
+@pytest.mark.parametrize("window", [1, 7, 100, np.inf])
+def test_mean_context_is_that_of_the_steps_one_by_one(prompt, output, window):
+    """Step t = 1 .. T - 1 sees min(w, S + t); prefill makes the first of T tokens."""
+    steps = [min(window, prompt + t) for t in range(1, output)]
+    (mean,) = mean_context(scalar(prompt), scalar(output), np.array([float(window)])).tolist()
+    assert mean == pytest.approx(sum(steps) / len(steps), rel=1e-12)
+
+
+def test_mean_context_of_averages_stays_within_the_window():
+    window = np.array([100.0])
+    for prompt, output in ((99.3, 1.5), (99.3, 3.0), (99.9, 200.25), (0.5, 100.0), (3.0, 1.0)):
+        mean = float(mean_context(scalar(prompt), scalar(output), window)[0])
+        assert prompt < mean <= 100
+    gradients = jax.grad(
+        lambda lengths: mean_context(lengths[0], lengths[1], window)[0]
+    )(jnp.array([50.0, 1.0]))  # fmt: skip
+    assert np.all(np.isfinite(gradients))
+
+
 # --- bytes of a sequence ------------------------------------------------------------------------
 
 
 def test_layers_with_a_window_keep_no_more_than_it():
-    """Case 25: 18 layers of 65,536 tokens and 18 of 128, 2048 bytes each; 4.5 GiB if all full."""
+    """18 layers of 65,536 tokens and 18 of 128, 2048 bytes each; 4.5 GiB if all full."""
     for oss in (GPT_OSS_120B, read_transformer("gpt-oss-120b")):
         kept = kv_bytes_per_sequence(oss, BF16, ALONE, 65_536)
         assert kept == 2_415_919_104 + 4_718_592 == 2_420_637_696
@@ -61,7 +92,7 @@ def test_layers_with_a_window_keep_no_more_than_it():
 
 
 def test_every_sixth_layer_is_global():
-    """Case 26: 10 layers of 32,768 tokens and 52 of 1024, 8192 bytes each."""
+    """10 layers of 32,768 tokens and 52 of 1024, 8192 bytes each."""
     for gemma in (GEMMA_3_27B, read_transformer("gemma-3-27b")):
         windows = [layer.attention.window for layer in gemma.layers]
         assert windows == [None if n % 6 == 5 else 1024 for n in range(62)]
@@ -69,18 +100,40 @@ def test_every_sixth_layer_is_global():
         assert kv_bytes_per_token(gemma, BF16, ALONE) * 32_768 == 16_642_998_272
 
 
+def test_five_of_thirty_layers_of_gemma_4_are_global():
+    """32,768 tokens in 5 layers of 2 heads of 512, 1024 in 25 layers of 8 heads of 256.
+
+    ollama 16958 counts 0.99 GB, as its windows keep a batch of 512 tokens more; 14.09 GB are 30
+    full layers with the average of 7 heads.
+    """
+    gemma = read_transformer("gemma-4-26b-a4b")
+    per_token = {layer.attention.window: 4 * layer.attention.kv_heads * layer.attention.head_dim
+                 for layer in gemma.layers}  # fmt: skip
+    assert per_token == {1024: 8192, None: 4096}
+    kept = kv_bytes_per_sequence(gemma, BF16, ALONE, 32_768)
+    assert kept == 5 * 32_768 * 4096 + 25 * 1024 * 8192 == 880_803_840
+    with_a_batch = [
+        replace(layer, attention=replace(layer.attention, window=1024 + 512))
+        if layer.attention.window
+        else layer
+        for layer in gemma.layers
+    ]
+    kept = kv_bytes_per_sequence(replace(gemma, layers=tuple(with_a_batch)), BF16, ALONE, 32_768)
+    assert kept / 1e9 == pytest.approx(0.99, abs=0.005)
+    assert 30 * 32_768 * 2 * 7 * (512 + 512) / 1e9 == pytest.approx(14.09, abs=0.005)
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "per_token"), [("qwen2.5-72b", 80, 327_680), ("mixtral-8x7b", 32, 131_072)]
 )
 def test_a_window_that_is_switched_off_is_none(name, layers, per_token):
-    """Case 27: use_sliding_window is false, or sliding_window is null."""
+    """use_sliding_window is false, or sliding_window is null."""
     full = read_transformer(name)
     assert [layer.attention.window for layer in full.layers] == layers * [None]
     assert kv_bytes_per_sequence(full, BF16, ALONE, 131_072) == per_token * 131_072
 
 
 def test_131072_tokens_of_qwen_are_43_gb():
-    """Case 27."""
     assert kv_bytes_per_sequence(read_transformer("qwen2.5-72b"), BF16, ALONE, 131_072) == (
         42_949_672_960
     )

@@ -34,7 +34,7 @@ MODELS = {
     ],
 )
 def test_a_defect_density_per_cm2_on_an_area_in_mm2(model, large, small):
-    # case 52: 0.814 and 0.2035 defects on 814 and 203.5 mm2 at 0.1 per cm2; taken per mm2, Poisson
+    # 0.814 and 0.2035 defects on 814 and 203.5 mm2 at 0.1 per cm2; taken per mm2, Poisson
     # would give 4.5e-36
     for area, expected in ((814.0, large), (203.5, small)):
         assert float(MODELS[model](scalar(area), scalar(0.1))) == pytest.approx(expected, abs=5e-5)

@@ -5,8 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
+
 from ..errors import UserError, unknown_name
-from ..fields import checked, one_of, whole
+from ..fields import OVERRIDES, accepting, checked, one_of, whole
 from ..files import Table, embedded, parse_toml, read_toml, validated
 from ..units import allowed_quantity, shown
 from .quantities import DATASHEET, FLOP_PER_CLOCK, FORMATS, Key, quantities
@@ -30,18 +32,20 @@ if TYPE_CHECKING:
 
 # wide, and yet a slip between units of area, of a thousand or of more falls outside
 _DESIGN = {
-    "die_area": Key("die_area_mm2", "mm^2", 10, 10_000),
-    "sm_count": Key("sm_count", "", 1, whole=True),
-    "clock": Key("clock_ghz", "GHz", 0.1, 10),
-    "memory_stacks": Key("memory_stacks", "", 1, whole=True),
-    "memory": Key("memory_gb", "GB", 1, 10_000),
-    "network_per_direction": Key("network_gb_s", "GB/s", 1, 100_000),
-    "aspect_ratio": Key("aspect_ratio", "", 1, 10),
-    "dies_per_package": Key("dies_per_package", "", 1, 16, whole=True),
+    "die_area": Key("die_area_mm2", "mm^2", "Area of one compute die", 10, 10_000),
+    "sm_count": Key("sm_count", "", "SMs enabled in the package", 1, whole=True),
+    "clock": Key("clock_ghz", "GHz", "Highest sustained clock", 0.1, 10),
+    "memory_stacks": Key("memory_stacks", "", "Memory stacks or chips", 1, whole=True),
+    "memory": Key("memory_gb", "GB", "Memory of the package", 1, 10_000),
+    "network_per_direction": Key(
+        "network_gb_s", "GB/s", "Scale-up bandwidth in one direction", 1, 100_000
+    ),
+    "aspect_ratio": Key("aspect_ratio", "", "Long side of a die over its short side", 1, 10),
+    "dies_per_package": Key("dies_per_package", "", "Compute dies", 1, 16, whole=True),
 }
 
 _BILL_OF_MATERIALS = {
-    key: Key(f"{key}_usd", "USD")
+    key: Key(f"{key}_usd", "USD", "Published estimate")
     for key in ("logic", "memory", "packaging", "test_and_assembly", "total")
 }
 
@@ -50,19 +54,27 @@ def _entry(table: str):
     return checked(one_of(table, partial(names, table)))
 
 
-class _TechnologyFile(Table):
+class TechnologyFile(Table):
+    """Catalogue entries, and values that replace theirs."""
+
     process: Annotated[str | None, _entry("process")] = None
     memory: Annotated[str | None, _entry("memory")] = None
     interconnect: Annotated[str | None, _entry("interconnect")] = None
     switch: Annotated[str | None, _entry("switch")] = None
     package: Annotated[str | None, _entry("package")] = None
     cooling: Annotated[str | None, _entry("cooling")] = None
-    overrides: dict[str, Any] = {}
+    overrides: Annotated[dict[str, Any], Field(json_schema_extra=OVERRIDES)] = {}
+    """Catalogue values that are replaced."""
 
     def entries(self) -> dict[str, str]:
         return self.model_dump(exclude={"overrides"}, exclude_none=True)
 
 
+@accepting(
+    type="object",
+    properties={key: {"type": "string", "allowed": "a text"} for key in DATASHEET},
+    additionalProperties=False,
+)
 def _reasons(content: Any) -> dict[str, str]:
     """A table of reasons, key of the data sheet -> why; becomes attribute -> why."""
     if not isinstance(content, dict):
@@ -75,19 +87,33 @@ def _reasons(content: Any) -> dict[str, str]:
     return {DATASHEET[key].field: reason for key, reason in content.items()}
 
 
-class _AcceleratorFile(Table):
+class AcceleratorFile(Table):
+    """An accelerator. What a file leaves out is taken from the one that it extends."""
+
     extends: str | None = None
+    """Built-in accelerator or .toml file that this one is made from."""
     title: str = ""
+    """What it is, in one line."""
     die: str = ""
+    """Name of the die; chips with the same one are fitted as one."""
     status: Literal["unverified"] | None = None
+    """Set if no source was checked."""
     largest_group: Annotated[int | None, checked(whole(1))] = None
+    """Devices that one scale-up domain joins."""
     design: Annotated[dict[str, Record], quantities(_DESIGN)] = {}
+    """The chip."""
     flop_per_clock: Annotated[dict[str, Record], quantities(FLOP_PER_CLOCK)] = {}
-    technology: _TechnologyFile = _TechnologyFile()
+    """Dense rates of an SM; a format that is left out is one that the chip does not have."""
+    technology: TechnologyFile = TechnologyFile()
+    """What it is built in."""
     datasheet: Annotated[dict[str, Record], quantities(DATASHEET)] = {}
+    """Published figures, which the model is compared with."""
     not_compared: Annotated[dict[str, str], checked(_reasons)] = {}
+    """Published figures that are no test of the model, and why."""
     circular: Annotated[dict[str, str], checked(_reasons)] = {}
+    """Published figures that are among the model's own inputs, and how."""
     bill_of_materials: Annotated[dict[str, Record], quantities(_BILL_OF_MATERIALS)] = {}
+    """Published estimate of what it costs to make."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +230,7 @@ def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, .
         raise UserError(error.what, where=where, allowed=f"{error.allowed}, or a .toml file")
     if identity in seen:
         raise UserError(f"extends {shown(text)} goes round in a circle", where=where)
-    content = validated(_AcceleratorFile, raw, place)
+    content = validated(AcceleratorFile, raw, place)
     parent = None
     if content.extends is not None:
         parent = _load(content.extends, folder, f"{place}:extends", (*seen, identity))
@@ -212,7 +238,7 @@ def _load(name_or_path: str | Path, folder: Path, where: str, seen: tuple[str, .
 
 
 def _merged(
-    content: _AcceleratorFile, parent: Accelerator | None, name: str, place: str
+    content: AcceleratorFile, parent: Accelerator | None, name: str, place: str
 ) -> Accelerator:
     design = (parent.design_records if parent else {}) | content.design
     entries = (parent.technology_names if parent else {}) | content.technology.entries()
@@ -251,7 +277,7 @@ def _rate_leaf(number_format: str) -> str:
 
 
 def _rate_overrides(
-    content: _AcceleratorFile, own: dict[str, Record], place: str
+    content: AcceleratorFile, own: dict[str, Record], place: str
 ) -> dict[str, Record]:
     """The rates of a file that the model computes with, as overrides of its process."""
     modelled = {_rate_leaf(name): name for name in ("bf16", "fp8")}
@@ -266,9 +292,7 @@ def _rate_overrides(
     return {leaf: content.flop_per_clock[name] for leaf, name in stated.items()}
 
 
-def _rates(
-    content: _AcceleratorFile, parent: Accelerator | None, process: str
-) -> dict[str, Record]:
+def _rates(content: AcceleratorFile, parent: Accelerator | None, process: str) -> dict[str, Record]:
     """Rates of a file and of the one it extends; the bf16 rate of the process if there is none."""
     inherited = parent.rates if parent else {}
     default = {"bf16": records("process", process)["flop_per_clock_bf16"]}

@@ -9,10 +9,12 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
+from cyclopts.exceptions import MissingArgumentError
 
 from .. import __version__
 from ..errors import UserError
@@ -22,6 +24,8 @@ USER_ERROR = 2
 NOTHING_FEASIBLE = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+DEBUG = "--debug"
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 _SCREEN_SIZE = re.compile(r"0*[1-9][0-9]{0,5}")
@@ -33,12 +37,13 @@ app = App(
     version_flags="--version",
     help_formatter="plain",
     help_format="plaintext",
+    help_epilogue=f"{DEBUG}, with any command: the traceback of an error as well.",
     result_action="return_value",
 )
 app.command(
     f"{__name__}.evaluate:evaluate",
     name="evaluate",
-    help="One accelerator, one model, one deployment: time, cost, energy, memory.",
+    help="One chip, one model, one deployment: time, cost, energy, memory.",
 )
 app.command(
     f"{__name__}.optimize:optimize",
@@ -69,6 +74,11 @@ validate.command(
     help="Area, peaks, bandwidth, TDP and bill of materials against every chip of the catalogue.",
 )
 app.command(validate)
+app.command(
+    f"{__name__}.schema:schema",
+    name="schema",
+    help="JSON Schema of a study or accelerator file.",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -107,10 +117,21 @@ def _discard_stdout() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    words = [word for word in arguments if word != DEBUG]
     try:
-        return app(arguments, exit_on_error=False, print_error=False) or 0
+        return app(words, exit_on_error=False, print_error=False) or 0
     except (CycloptsError, UserError) as error:
+        if isinstance(error, MissingArgumentError) and not error.tokens_so_far and error.argument:
+            error = _missing(error.argument.name, error.command_chain)
+        if len(words) < len(arguments):
+            traceback.print_exc()
         return _failed(str(error))
+
+
+def _missing(option: str, commands: Sequence[str] | None) -> UserError:
+    """A `UserError` for an option that has to be given, or has no value."""
+    command = " ".join(["litegpu", *(commands or ())])
+    return UserError("missing", where=option, allowed=f"what `{command} --help` says")
 
 
 def _failed(message: str) -> int:

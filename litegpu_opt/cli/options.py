@@ -200,7 +200,7 @@ class Serving:
             inputs[name]["value"] = value
             return NO_LIMIT_MS if value is None else value
 
-        transformer = read_transformer(given("model"))
+        transformer = read_transformer(given("model"), "--model")
         chip = load_accelerator(stated("accelerator", accelerator), "--accelerator")
         parallelism = Parallelism(
             tp=given("tp"),

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..catalog import HARDWARE_TABLES, load_accelerator, technology
-from ..errors import UserError
 from ..limits import NO_CAP, Caps
 from ..machine.technology import Technology
 from ..space import OBJECTIVES
-from ..study import Study, StudyCandidate, StudyWorkload
-from ..workload.huggingface import read_transformer
+from ..study import Study, StudyCandidate, StudyWorkload, study_transformers
 from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
-from ..workload.transformer import Transformer
 from .branches import (
     Choice,
     Task,
@@ -47,7 +44,7 @@ def study_workloads(study: Study) -> list[Workload]:
     """The workloads of a study. **Raises:** `UserError` for a model that cannot be read."""
     return [
         make_workload(
-            _model(row.model, f"workload[{index}].model"),
+            transformer,
             row.precision(),
             prompt_tokens=row.prompt_tokens,
             output_tokens=row.output_tokens,
@@ -56,24 +53,10 @@ def study_workloads(study: Study) -> list[Workload]:
             pools=row.pools,
             where=f"workload[{index}]",
         )
-        for index, row in enumerate(study.workloads)
+        for index, (row, transformer) in enumerate(
+            zip(study.workloads, study_transformers(study), strict=True)
+        )
     ]
-
-
-def _model(name_or_path: str, where: str) -> Transformer:
-    try:
-        transformer = read_transformer(name_or_path)
-    except UserError as error:
-        raise UserError(
-            error.what,
-            where=f"{where}: {error.where}" if error.where else where,
-            allowed=error.allowed,
-        ) from None
-    if transformer.has_experts:
-        # their bytes as a function of the batch are not convex in logarithms: no bound would hold
-        what = f"{transformer.name} is a mixture of experts, which cannot be optimised yet"
-        raise UserError(what, where=where, allowed="dense models; litegpu evaluate takes both")
-    return transformer
 
 
 def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technology]]:

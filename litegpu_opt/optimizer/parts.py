@@ -89,12 +89,13 @@ def whole_bounds(group: Group, bounds: Mapping[Part, float]) -> np.ndarray:
         name: counts * TOKENS_PER_MILLION * float(nre_usd_per_token(technology))
         for name, technology in _technologies(group).items()
     }
-    sums = [
-        sum(np.exp(bounds[part]) for part in parts_of(choice, group.task))
-        + design_usd[choice.technology]
-        for choice, _ in group.branches
-    ]
-    with np.errstate(divide="ignore"):  # a part without a bound adds nothing
+    # a part without a bound adds nothing; one far from feasible may be more than a number holds
+    with np.errstate(divide="ignore", over="ignore"):
+        sums = [
+            sum(np.exp(bounds[part]) for part in parts_of(choice, group.task))
+            + design_usd[choice.technology]
+            for choice, _ in group.branches
+        ]
         return np.log(sums)
 
 

@@ -20,8 +20,9 @@ from ..workload.phases import PHASES
 from ..workload.pool import build_pools
 from ..workload.traffic import Workload
 from .document import NOT_APPLICABLE, NOT_COUNTED, Section, Table, figure
-from .findings import phases_above_tdp, violations_text
+from .findings import violations_text
 from .metrics_json import device_hour, metrics_json
+from .provenance import machine_errors, provenance_blocks, provenance_json
 from .serving import Deployed
 
 
@@ -55,7 +56,13 @@ def evaluation_json(deployed: Deployed, *, breakdown: bool) -> dict[str, Any]:
     }
     if breakdown:
         content["breakdown"] = _breakdown(metrics, workload, deployment, deployed.roof)
+    inputs = [
+        *((f"design.{name}", record) for name, record in accelerator.design_records.items()),
+        *deployed.constants.items(),
+    ]
+    errors = {accelerator.name: machine_errors(accelerator, metrics)}
     return content | {
+        "provenance": provenance_json(inputs, errors),
         "unverified": accelerator.status == "unverified",
         "design": design,
         "deployment": _deployment(deployment),
@@ -133,7 +140,6 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
             "Result",
             (
                 *_feasibility(content),
-                *(f"{sentence}." for sentence in phases_above_tdp(content)),
                 _metrics(content),
                 _memory(content),
                 _device_hour(content),
@@ -143,6 +149,7 @@ def evaluation_sections(content: Mapping[str, Any]) -> list[Section]:
             content,
             LATENCIES if content["inputs"]["execution"]["value"] == "ideal" else (),
         ),
+        Section("Provenance", provenance_blocks(content["provenance"])),
     ]
 
 
@@ -221,7 +228,7 @@ def _memory(content: Mapping[str, Any]) -> Table:
                 ("usable", "usable_gb"),
             )
         ),
-        "Memory",
+        "Memory; usable is a share of all of it, for weights and cache together",
     )
 
 

@@ -21,7 +21,7 @@ NOT_MODELLED = (
 """What the model leaves out and a reader might expect."""
 
 SAME = 1e-4
-"""Costs, or powers, that differ by less are called equal."""
+"""Costs that differ by less are called equal."""
 
 SOLVER_ERROR = Decimal("1e-6")
 """A limit that is this much (relative) above the least use found can surely be met."""
@@ -44,7 +44,6 @@ def findings(workload: Result) -> list[str]:
         *_not_buildable(optima),
         *_unverified(workload["baselines"]),
         *_impossible(workload["baselines"]),
-        *_above_tdp([*optima, *workload["baselines"]]),
     ]
 
 
@@ -154,10 +153,6 @@ def _impossible(baselines: list[Result]) -> list[str]:
     ]
 
 
-def _above_tdp(entries: list[Result]) -> list[str]:
-    return [f"{entry['name']}: {text}." for entry in entries for text in phases_above_tdp(entry)]
-
-
 def violations_text(entry: Result, kind: str) -> str:
     """The limits of a kind that are violated, by how much; empty if none is."""
     return "; ".join(
@@ -167,17 +162,6 @@ def violations_text(entry: Result, kind: str) -> str:
         for row in entry["violations"]
         if row["kind"] == kind
     )
-
-
-def phases_above_tdp(entry: Result) -> list[str]:
-    """Phases that draw more than the thermal design power, without a full stop."""
-    powers = [(phase, entry[f"power_{phase}_w"]) for phase in PHASES]
-    return [
-        f"{phase} draws {figure(watts)} W, above the TDP of {figure(entry['tdp_w'])} W: "
-        "a power cap is not modelled yet"
-        for phase, watts in powers
-        if watts is not None and watts > entry["tdp_w"] * (1.0 + SAME)
-    ]
 
 
 def trust_text(counts: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from ..workload.phases import PHASES
 from .asked import asked
 from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
 from .findings import NOT_MODELLED, infeasible_texts, open_branches, trust_text
+from .provenance import provenance_sentences
 from .questions import question_blocks
 
 
@@ -72,6 +73,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
+_PRICE = ("unit price (with margin), USD", lambda e: figure(e["unit_price_usd"]))
 _DESIGN: tuple[tuple[str, Cell], ...] = (
     (
         "die area, mm2 x dies",
@@ -84,7 +86,7 @@ _DESIGN: tuple[tuple[str, Cell], ...] = (
     ("network, GB/s per direction", lambda e: figure(e["design"]["network_gb_s"])),
     ("TDP, W", lambda e: figure(e["tdp_w"])),
     ("unit cost (bill of materials), USD", lambda e: figure(e["unit_cost_usd"])),
-    ("unit price (with margin), USD", lambda e: figure(e["unit_price_usd"])),
+    _PRICE,
     ("ownership, USD/device-hour, no energy", lambda e: figure(e["usd_per_device_hour"])),
 )
 
@@ -140,12 +142,18 @@ def _ratio(value: float | None) -> str:
     return NOT_APPLICABLE if value is None else f"x{figure(value)}"
 
 
+def _design(entries: Sequence[Result]) -> list[tuple[str, Cell]]:
+    """Rows of the design; without a margin, the price is the cost again."""
+    priced = any(entry["unit_price_usd"] != entry["unit_cost_usd"] for entry in entries)
+    return [row for row in _DESIGN if priced or row is not _PRICE]
+
+
 def _comparison(entries: Sequence[Result], objective: str) -> Table:
     return _grid(
         "Relaxed optima (whole numbers not yet asked for) and existing accelerators",
         "",
         entries,
-        (_objective(objective), *_OBJECTIVE, *_COST, *_DESIGN, *_DEPLOYMENT, *_SERVICE),
+        (_objective(objective), *_OBJECTIVE, *_COST, *_design(entries), *_DEPLOYMENT, *_SERVICE),
     )
 
 
@@ -166,7 +174,7 @@ def _buildable(optima: list[Result], objective: str) -> Table:
         ("  above that of its memory and ports", lambda e: percent(e["branch_gap"], 2)),
     )
     title = "Buildable: whole SMs, stacks, ports and batches"
-    return _grid(title, "", built, (*cost, *_DESIGN, *_DEPLOYMENT[:2]))
+    return _grid(title, "", built, (*cost, *_design(built), *_DEPLOYMENT[:2]))
 
 
 def _limits(optima: list[Result]) -> Table:
@@ -238,4 +246,5 @@ def assumptions_table(optimum: Result) -> Table:
 def caveats(content: Result) -> Section:
     """What the numbers leave out, and how far they can be trusted."""
     not_modelled = f"Not modelled: {', '.join(NOT_MODELLED)}."
-    return Section("Read with care", (trust_text(content["trust"]), not_modelled))
+    provenance = provenance_sentences(content["provenance"])
+    return Section("Read with care", (trust_text(content["trust"]), not_modelled, *provenance))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .. import __version__
-from ..catalog import Record, load_accelerator, provenance, records
+from ..catalog import Accelerator, Record, load_accelerator, provenance, records
 from ..optimizer.groups import study_technologies
 from ..optimizer.result import (
     Baseline,
@@ -26,6 +26,7 @@ from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .findings import findings
 from .metrics_json import metrics_json
+from .provenance import machine_errors, provenance_json
 from .questions_json import objective_text, questions_json
 
 
@@ -45,6 +46,7 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
     """
     study = result.study
     entries = {name: chosen for name, (chosen, _) in study_technologies(study).items()}
+    values = _values(study)
     return {
         "version": __version__,
         "study": study.name,
@@ -52,7 +54,8 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
         "study_hash": study_hash(study),
         "seconds": dict(result.seconds),
         "inputs": inputs(study, origins or {}),
-        "trust": _trust(study),
+        "trust": dict(Counter(record.trust for _, record in values)),
+        "provenance": provenance_json(values, _machine_errors(result)),
         "panel": [_workload(item, study, entries) for item in result.panel],
     }
 
@@ -72,14 +75,23 @@ def inputs(study: Study, origins: Mapping[str, str]) -> dict[str, dict[str, Any]
     return {path: {"value": value, "origin": known[path]} for path, value in written.items()}
 
 
-def _trust(study: Study) -> dict[str, int]:
-    """Trust letter -> number of values in the technologies of a study, each counted once."""
-    values = {
+def _values(study: Study) -> list[tuple[str, Record]]:
+    """Name and record of every value in the technologies of a study, each once."""
+    values = (
         value
         for entries in study.technology_choices()
         for value in provenance(study.technology.overrides, **entries).items()
+    )
+    return list(dict.fromkeys(values))
+
+
+def _machine_errors(result: PanelResult) -> dict[str, dict[str, float]]:
+    """Baseline -> errors of the machine model, which depend on no workload."""
+    return {
+        baseline.name: machine_errors(_chip(baseline, result.study), baseline.run.metrics)
+        for item in result.panel
+        for baseline in item.baselines
     }
-    return dict(Counter(record.trust for _, record in values))
 
 
 def _workload(item: WorkloadResult, study: Study, entries: Entries) -> dict[str, Any]:
@@ -200,9 +212,13 @@ def _buildable(
     }
 
 
-def _baseline(baseline: Baseline, workload: Workload, study: Study) -> dict[str, Any]:
+def _chip(baseline: Baseline, study: Study) -> Accelerator:
     accelerators = (load_accelerator(entry.accelerator) for entry in study.baselines)
-    chip = next(chip for chip in accelerators if chip.name == baseline.name)
+    return next(chip for chip in accelerators if chip.name == baseline.name)
+
+
+def _baseline(baseline: Baseline, workload: Workload, study: Study) -> dict[str, Any]:
+    chip = _chip(baseline, study)
     money = {"prices": study.basis, "execution": study.technology.execution}
     prices = chip.technology(study.technology.overrides, **money).prices
     return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import equinox as eqx
 
 from ..catalog import Accelerator, Record
-from ..deployment import Deployment
+from ..deployment import Deployment, check_batch
 from ..errors import UserError
 from ..evaluation import Metrics, evaluate
 from ..execution.roofline import HardRoof, Roof, SoftRoof
@@ -60,14 +60,8 @@ def deploy(
             where="--tp" if parallelism.devices == parallelism.tp else "--tp --dp --pp",
             allowed=f"1 to {accelerator.largest_group}",
         )
-    parts = parallelism.dp * parallelism.microbatches
-    for option, batch in (("--batch-prefill", batch_prefill), ("--batch", batch_decode)):
-        if batch % parts:
-            raise UserError(
-                f"{batch} sequences cannot be shared evenly by dp x microbatches = {parts} parts",
-                where=option,
-                allowed=f"a multiple of {parts}",
-            )
+    check_batch(batch_prefill, parallelism, "--batch-prefill")
+    check_batch(batch_decode, parallelism, "--batch")
     clock_ghz = scalar(accelerator.design_values["clock_ghz"])
     technology = accelerator.technology(execution=execution, prices=basis)
     ideal = execution == "ideal"

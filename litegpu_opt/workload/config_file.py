@@ -20,7 +20,7 @@ SPELLINGS = {
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),
     "max_position_embeddings": ("n_positions",),
     "num_local_experts": ("num_experts", "n_routed_experts"),
-    "num_experts_per_tok": ("experts_per_token",),
+    "num_experts_per_tok": ("experts_per_token", "top_k_experts"),
     "sliding_window": ("sliding_window_size",),
     "sliding_window_pattern": ("_sliding_window_pattern",),
 }

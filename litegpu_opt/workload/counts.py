@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..numerics import TINY
 from .operators import Operator, stage_kinds
 from .parallelism import Parallelism
 from .precision import Precision
@@ -102,17 +103,30 @@ def prefill_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
 
 
 def decode_counts(workload: Workload, p: Parallelism) -> OperatorCounts:
-    """Counts of making one token at the mean context L = S + T/2.
+    """Counts of making one token, on average over the answer.
 
-    The token sees the whole cache, or the window: min(L, w) pairs, no causal half. While a window
-    fills during the answer, that is a few per cent more than the mean over its tokens.
+    The token sees the whole cache, or the window (`mean_context`); no causal half.
     """
-    context = workload.traffic.prompt_tokens + workload.traffic.output_tokens / 2.0
+    prompt, output = workload.traffic.prompt_tokens, workload.traffic.output_tokens
 
     def seen(window: np.ndarray) -> Array:
-        return jnp.minimum(context, window)
+        return mean_context(prompt, output, window)
 
     return _counts(workload, p, decode=True, tokens=1.0, pairs=seen, context=seen)
+
+
+def mean_context(prompt: Array, output: Array, window: np.ndarray) -> Array:
+    """Tokens that a decode step sees, on average over the T - 1 steps of an answer.
+
+    Step t sees min(w, S + t). The first a = min(max(w - S, 0), T - 1) steps still fill the window:
+    their sum is a S + a (a + 1)/2, that of the others (T - 1 - a) w. Without a window a = T - 1,
+    and the mean is S + T/2. Exact for whole numbers; never more than w.
+    """
+    steps = jnp.maximum(output - 1.0, TINY)
+    full = jnp.minimum(window, prompt + output)
+    filling = jnp.clip((full - prompt) / steps, 0.0, 1.0)
+    growing = prompt + (filling * steps + 1.0) / 2.0
+    return jnp.minimum(filling * growing + (1.0 - filling) * full, window)
 
 
 class _Columns(NamedTuple):

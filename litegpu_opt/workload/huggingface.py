@@ -40,13 +40,14 @@ def builtin_name(name: str) -> str | None:
     return known if known in builtin_models() else None
 
 
-def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
+def read_transformer(name_or_path: str | os.PathLike[str], where: str = "model") -> Transformer:
     """The transformer that a name or a file describes.
 
     **Arguments:**
 
     - `name_or_path`: a built-in name or Hugging Face id in any case, a `config.json`, or a
       folder that holds one. A name wins over a folder of the same name: write `./name`.
+    - `where`: who asks, for the error of an unknown name.
 
     Number formats come from `quantization_config`, or from the `hf_quant_config.json` in the same
     folder (`x.hf_quant_config.json` beside `x.json`).
@@ -60,7 +61,9 @@ def read_transformer(name_or_path: str | os.PathLike[str]) -> Transformer:
         return _read(_parsed(text, path=f"{builtin}.json", name=builtin), beside=None)
     expanded = os.path.expanduser(name)
     if not (os.path.exists(expanded) or name.endswith(".json") or name.startswith((".", "/", "~"))):
-        raise unknown_name("model", name, builtin_models(), where="model")
+        error = unknown_name("model", name, builtin_models())
+        allowed = f"{error.allowed}, or the path of a config.json"
+        raise UserError(error.what, where=where, allowed=allowed)
     path = Path(expanded)
     if os.path.isdir(expanded):
         path = path / "config.json"

@@ -103,7 +103,8 @@ def check_parallelism(transformer: Transformer, p: Parallelism, where: str = "")
         if width % p.tp:
             raise refuse("tp", f"does not divide the feed-forward width {width}", _listed(degrees))
     if p.pp > len(transformer.layers):
-        raise refuse("pp", f"is more than the {len(transformer.layers)} layers")
+        layers = len(transformer.layers)
+        raise refuse("pp", f"is more than the {layers} layers", f"1 to {layers}")
     if p.absorb_latent is not None and not transformer.has_latents:
         place = "--latent" if where.startswith("--") else where.format("absorb_latent")
         raise UserError(f"{transformer.name} has no latent attention", where=place)
@@ -130,17 +131,23 @@ def _widths(transformer: Transformer, *, experts: bool) -> list[int]:
 def _check_experts(transformer: Transformer, p: Parallelism, refuse) -> None:
     if p.ep == 1:
         return
+    experts = {layer.mlp for layer in transformer.layers if isinstance(layer.mlp, Experts)}
+    if not experts:
+        raise refuse("ep", "is for experts, and there are none in the layers", "1")
+    common = math.gcd(p.ranks, *(mlp.count for mlp in experts))
+    shared = math.gcd(*(mlp.width for mlp in experts))
+    valid = _listed(
+        n for n in range(2, common + 1) if common % n == 0 and shared % (p.ranks // n) == 0
+    )
+    allowed = f"1, {valid}" if valid else "1"
     if p.ranks % p.ep:
-        raise refuse("ep", f"does not divide the tp dp = {p.ranks} ranks of a stage")
-    for layer in set(transformer.layers):
-        if isinstance(layer.mlp, Experts):
-            if layer.mlp.count % p.ep:
-                raise refuse("ep", f"does not divide the {layer.mlp.count} experts")
-            if layer.mlp.width % p.expert_tp:
-                fault = f"leaves {p.expert_tp} ranks for an expert, which do not divide the width"
-                raise refuse("ep", f"{fault} {layer.mlp.width}")
-    if not transformer.has_experts:
-        raise refuse("ep", "is for experts, and there are none in the layers")
+        raise refuse("ep", f"does not divide the tp dp = {p.ranks} ranks of a stage", allowed)
+    for mlp in experts:
+        if mlp.count % p.ep:
+            raise refuse("ep", f"does not divide the {mlp.count} experts", allowed)
+        if mlp.width % p.expert_tp:
+            fault = f"leaves {p.expert_tp} ranks for an expert, which do not divide the width"
+            raise refuse("ep", f"{fault} {mlp.width}", allowed)
 
 
 def _check_kv(transformer: Transformer, p: Parallelism, refuse) -> None:

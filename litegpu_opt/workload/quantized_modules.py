@@ -172,7 +172,9 @@ def read_patterns(config: ConfigFile, *keys: str) -> tuple[Pattern, ...]:
     """The patterns of some lists."""
     found: dict[str, Pattern] = {}
     for key in keys:
-        texts = config.fields.get(key) or []
+        texts = config.fields.get(key)
+        if texts is None:
+            continue
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise config.error(key, f"{short(texts)} is not understood", "a list of module names")
         if not all(1 <= len(text) <= LONGEST_PATTERN for text in texts):

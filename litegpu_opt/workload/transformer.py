@@ -25,6 +25,8 @@ class GroupedAttention:
     """RMS norm of the queries and of the keys, e parameters each, shared by the heads."""
     sinks: bool = False
     """A learned score per query head beside those of the tokens."""
+    keys_are_values: bool = False
+    """One projection makes both; they are normed differently, and both cached."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Experts(_Gateable):
     gated: bool = True
     bias: bool = False
     router_bias: bool = False
-    """One parameter per expert, added to its score."""
+    """One parameter per expert, added to its score or multiplied with its weight."""
     shared_width: int = 0
     """Width of the dense MLP beside them, through which every token goes; 0: none."""
     shared_gate: bool = False

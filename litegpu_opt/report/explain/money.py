@@ -87,14 +87,14 @@ def money(interest: float) -> dict[str, Quantity]:
             "share of host and board",
         ),
         "network_capital_usd": Quantity(
-            "8 * (2 * interconnect.usd_per_gbit_s + interconnect.switch_usd_per_gbit_s)"
+            "8 * (switch.ends_per_port * interconnect.usd_per_gbit_s + switch.usd_per_gbit_s)"
             " * design.network_gb_s",
             "USD",
-            "two ends of a link and a switch port; 8 Gb/s are 1 GB/s",
+            "link ends and a switch port; 8 Gb/s are 1 GB/s",
         ),
         "provisioned_w": Quantity(
             f"(1 + prices.host_power_share) * tdp_w + {JOULE_PER_GB_PJ_BIT}"
-            " * (interconnect.pj_per_bit + interconnect.switch_pj_per_bit) * design.network_gb_s",
+            " * far_pj_per_bit * design.network_gb_s",
             "W",
             "TDP, the host's share, far link ends and switches",
         ),

@@ -71,6 +71,9 @@ POWER = {
     "network_j_per_gb": Quantity(
         f"{JOULE_PER_GB_PJ_BIT} * interconnect.pj_per_bit", "J/GB", "the device's end of a link"
     ),
+    "far_pj_per_bit": Quantity(
+        "interconnect.pj_per_bit + switch.pj_per_bit", "pJ/bit", "far end of a link, and its switch"
+    ),
     "idle_w": Quantity(
         "process.idle_w_per_mm2 * design.die_area_mm2 * design.dies_per_package",
         "W",
@@ -129,6 +132,7 @@ def power_values(design: Design, technology: Technology) -> dict[str, AnyArray]:
         "rated_memory_phase_w": rated[2],
         "tdp_w": thermal_design_power_w(design, technology),
         "thermal_limit_w": thermal_limit_w(design, technology),
+        "far_pj_per_bit": technology.far_pj_per_bit,
     }
     clock_ghz = design.clock_ghz
     for prefix, clock in (

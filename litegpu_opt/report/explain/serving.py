@@ -10,6 +10,7 @@ import numpy as np
 from ...execution.phase import moved_gb
 from ...execution.roofline import HardRoof
 from ...machine.power import JOULE_PER_GB_PJ_BIT
+from ...serving import MOST_STATIC_SHARE, POWER_SHARPNESS
 from ...workload.counts import operator_names
 from ...workload.phases import PHASES
 from ...workload.pool import Pool, build_pools
@@ -35,6 +36,11 @@ USABLE = {
     ),
     "usable_network_gb_s": Quantity(
         "execution.network_efficiency * design.network_gb_s", "GB/s", "network reached"
+    ),
+    "relative_hop": Quantity(
+        "(interconnect.hop_us + switch.hop_us) / execution.reference_hop_us",
+        "",
+        "latency of a hop over that of the network on which collectives were measured",
     ),
     "usable_memory_gb": Quantity(
         "execution.memory_usable_share * design.memory_gb", "GB", "memory for weights and cache"
@@ -95,7 +101,12 @@ def serving_formulas(
         of_operators, counts = _operators(phase, names, pool, batch, deployed)
         quantities |= of_operators
         constants |= counts
-        quantities |= _phase(phase, pool, [name for name in of_operators if _is_total(name)])
+        quantities |= _phase(
+            phase,
+            pool,
+            [name for name in of_operators if _is_total(name)],
+            capped=bool(deployed.technology.execution.power_capped),
+        )
         times = services.times
         rows = {f"{phase}_{slug}": row for row, slug in enumerate(_slugs(names))}
         for name, row in rows.items():
@@ -105,6 +116,7 @@ def serving_formulas(
             values[f"{phase}_{field}"] = getattr(services, field)[index]
         values[f"{phase}_seconds_per_token"] = services.device_seconds_per_token[index]
     values |= {
+        "relative_hop": deployed.technology.relative_hop,
         "ttft_ms": services.latency_ms[0],
         "handover_ms": services.handover_ms[0],
         "joules_per_token": metrics.joules_per_token,
@@ -226,7 +238,7 @@ def _operator(
     if "collectives" in given:
         terms.append(
             f"{table}.repeats * {table}.collectives * (execution.collective_us"
-            f" + execution.collective_us_per_step * {table}.steps"
+            f" + execution.collective_us_per_step * relative_hop * {table}.steps"
             f" + execution.collective_us_per_sqrt_mb * sqrt({part} * {table}.message_mb)) / 1000"
         )
     if "wire_gb" in given:
@@ -245,24 +257,33 @@ def _roof(times: list[str], deployed: Deployed) -> str:
     q = "execution.overlap_exponent"
     if float(deployed.technology.execution.overlap_exponent) <= LARGEST_PLAIN_EXPONENT:
         return f"({compute} ** {q} + {memory} ** {q}) ** (1 / {q})"
-    larger, smaller = f"max({compute}, {memory})", f"min({compute}, {memory})"
+    return _sharp_norm(compute, memory, q)
+
+
+def _sharp_norm(one: str, other: str, q: str) -> str:
+    """The q-norm of two times, for any q."""
+    larger, smaller = f"max({one}, {other})", f"min({one}, {other})"
     return f"{larger} * (1 + ({smaller} / {larger}) ** {q}) ** (1 / {q})"
 
 
-def _phase(phase: str, pool: Pool, operators: list[str]) -> dict[str, Quantity]:
+def _phase(phase: str, pool: Pool, operators: list[str], *, capped: bool) -> dict[str, Quantity]:
     """Time, energy, memory and dollars of a phase."""
     microbatches = f"{phase}.microbatches"
     batch = f"{phase}.batch"
-    far = f"{JOULE_PER_GB_PJ_BIT} * (interconnect.pj_per_bit + interconnect.switch_pj_per_bit)"
-    return _time(phase, pool, operators) | {
+    return _time(phase, pool, operators, capped=capped) | {
+        f"{phase}_dynamic_j": Quantity(
+            f"{microbatches} * ("
+            f"{phase}.tflop_bf16 * bf16_j_per_tflop + {phase}.tflop_fp8 * fp8_j_per_tflop"
+            f" + {phase}.moved_gb * memory_j_per_gb + {phase}.wire_gb * network_j_per_gb)"
+            f" + network_j_per_gb * {batch} * {phase}.sent_gb_per_seq",
+            "J",
+            f"{phase}: the work of a device, for a batch",
+        ),
         f"{phase}_owned_s": Quantity(
             f"{phase}_time_ms / 1000 / prices.load_factor", "s", "a device is owned, idle or not"
         ),
         f"{phase}_device_j": Quantity(
-            f"static_w * {phase}_time_ms / 1000 + {microbatches} * ("
-            f"{phase}.tflop_bf16 * bf16_j_per_tflop + {phase}.tflop_fp8 * fp8_j_per_tflop"
-            f" + {phase}.moved_gb * memory_j_per_gb + {phase}.wire_gb * network_j_per_gb)"
-            f" + network_j_per_gb * {batch} * {phase}.sent_gb_per_seq",
+            f"static_w * {phase}_time_ms / 1000 + {phase}_dynamic_j",
             "J",
             f"{phase}: a device, for a batch",
         ),
@@ -272,7 +293,8 @@ def _phase(phase: str, pool: Pool, operators: list[str]) -> dict[str, Quantity]:
         f"{phase}_cluster_j": Quantity(
             f"prices.host_power_share * tdp_w * {phase}_owned_s"
             f" + idle_w * ({phase}_owned_s - {phase}_time_ms / 1000)"
-            f" + {far} * ({microbatches} * {phase}.wire_gb + {batch} * {phase}.sent_gb_per_seq)",
+            f" + {JOULE_PER_GB_PJ_BIT} * far_pj_per_bit"
+            f" * ({microbatches} * {phase}.wire_gb + {batch} * {phase}.sent_gb_per_seq)",
             "J",
             f"{phase}: host, idle time, far link ends, switches",
         ),
@@ -298,14 +320,13 @@ def _phase(phase: str, pool: Pool, operators: list[str]) -> dict[str, Quantity]:
     }
 
 
-def _time(phase: str, pool: Pool, operators: list[str]) -> dict[str, Quantity]:
+def _time(phase: str, pool: Pool, operators: list[str], *, capped: bool) -> dict[str, Quantity]:
     """How long a batch keeps the devices, and how long it takes to come through."""
     m = f"{phase}.microbatches"
     kinds = np.asarray(pool.operators.stage)
     kept, through = f"{phase}_time_ms", f"{phase}_through_ms"
     if len(kinds) == 1:
-        return {
-            kept: Quantity(f"{m} * ({' + '.join(operators)})", "ms", f"{phase}: a batch"),
+        return _kept(phase, f"{m} * ({' + '.join(operators)})", capped=capped) | {
             through: Quantity(kept, "ms", f"{phase}: a batch from end to end"),
         }
     stages: dict[str, Quantity] = {}
@@ -321,13 +342,38 @@ def _time(phase: str, pool: Pool, operators: list[str]) -> dict[str, Quantity]:
     whole = " + ".join(weighted)
     stages[f"{phase}_slowest_ms"] = Quantity(slowest, "ms", f"{phase}: the slowest stage")
     stages[f"{phase}_whole_ms"] = Quantity(whole, "ms", f"{phase}: all stages")
-    again = f"max({phase}_whole_ms, {m} * {phase}_slowest_ms)"
-    if float(pool.waits_for_itself):
-        kept_formula, through_formula = again, again
-    else:
-        kept_formula = f"{m} * {phase}_slowest_ms"
-        through_formula = f"{phase}_whole_ms + ({m} - 1) * {phase}_slowest_ms"
-    return stages | {
-        kept: Quantity(kept_formula, "ms", f"{phase}: a batch keeps the devices"),
-        through: Quantity(through_formula, "ms", f"{phase}: a batch from end to end"),
+    again = float(pool.waits_for_itself)
+    step = f"{m} * {phase}_slowest_ms"
+    roof = f"max({phase}_whole_ms, {step})" if again else step
+    end = kept if again else f"{kept} + {phase}_whole_ms - {phase}_slowest_ms"
+    return (
+        stages
+        | _kept(phase, roof, capped=capped)
+        | {through: Quantity(end, "ms", f"{phase}: a batch from end to end")}
+    )
+
+
+def _kept(phase: str, roof: str, *, capped: bool) -> dict[str, Quantity]:
+    """How long a batch keeps the devices: as the operators say, or the power if it is capped."""
+    kept = f"{phase}_time_ms"
+    if not capped:
+        return {kept: Quantity(roof, "ms", f"{phase}: a batch keeps the devices")}
+    roof_ms, power_ms, share = f"{phase}_roof_ms", f"{phase}_power_ms", f"{phase}_static_share"
+    inside = f"min({share}, {MOST_STATIC_SHARE})"
+    slope = f"{MOST_STATIC_SHARE / (1.0 - MOST_STATIC_SHARE):g}"
+    return {
+        roof_ms: Quantity(roof, "ms", f"{phase}: a batch, as its operators say"),
+        share: Quantity("static_w / tdp_w", "", f"{phase}: of the TDP before any work is done"),
+        power_ms: Quantity(
+            f"execution.power_capped * 1000 * {phase}_dynamic_j / tdp_w"
+            f" / (1 - {inside}) * ({share} / {inside}) ** {slope}",
+            "ms",
+            f"{phase}: its work with what is left of the TDP, which caps the power; the last factor"
+            " is 1 where something is left",
+        ),
+        kept: Quantity(
+            _sharp_norm(roof_ms, power_ms, f"{POWER_SHARPNESS:g}"),
+            "ms",
+            f"{phase}: a batch keeps the devices: the longer of the two, smooth",
+        ),
     }

@@ -24,14 +24,14 @@ CHARGED = {
     "package.interposer_usd_per_mm2": "mm2 of interposer",
     "prices.host_usd_per_gb_s": "GB/s of network",
     "interconnect.usd_per_gbit_s": "Gb/s and link end",
-    "interconnect.switch_usd_per_gbit_s": "Gb/s of switch port",
+    "switch.usd_per_gbit_s": "Gb/s of switch port",
 }
 """Value -> what it is charged per."""
 
 ALTERNATIVES = {
     "host 1,000 USD per package": ("prices", "host-per-package", "host_usd_per_package"),
     "host nothing per W": ("prices", "host-without-power", "host_usd_per_w"),
-    "Ethernet switch": ("interconnect", "cpo-ethernet", "switch_usd_per_gbit_s"),
+    "Ethernet switch": ("switch", "ethernet", "usd_per_gbit_s"),
 }
 """Name -> table and entry of the catalogue that hold the other value, and the value."""
 

@@ -159,10 +159,17 @@ def windows_but_every(config: ConfigFile, period: int) -> list[int | None]:
 
 
 def windowed_layers(
-    attention: GroupedAttention, mlp: Mlp, windows: Iterable[int | None], *, norms: int = 2
+    attention: GroupedAttention,
+    mlps: Mlp | Sequence[Mlp],
+    windows: Sequence[int | None],
+    *,
+    norms: int = 2,
 ) -> list[Layer]:
-    """Layers that differ in their window alone."""
-    return [Layer(replace(attention, window=window), mlp, norms) for window in windows]
+    """Layers with the same heads, by their windows, and by their MLPs if these differ."""
+    if not isinstance(mlps, Sequence):
+        mlps = [mlps] * len(windows)
+    pairs = zip(windows, mlps, strict=True)
+    return [Layer(replace(attention, window=window), mlp, norms) for window, mlp in pairs]
 
 
 def rms_model(

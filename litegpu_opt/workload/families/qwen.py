@@ -3,11 +3,8 @@
 Qwen2 has biases on queries, keys and values; Qwen3 norms queries and keys instead.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from ..config_file import ConfigFile
-from ..transformer import Experts, GroupedAttention, Layer, Mlp, Transformer
+from ..transformer import Experts, GroupedAttention, Transformer
 from .family import (
     EXPERTS,
     GROUPED,
@@ -24,6 +21,7 @@ from .family import (
     rms_model,
     some_sparse,
     stated_biases,
+    windowed_layers,
     words,
 )
 
@@ -66,8 +64,8 @@ def _normed_attention(config: ConfigFile, head_dim: int | None = None) -> Groupe
 
 
 def _dense(config: ConfigFile, attention: GroupedAttention) -> Transformer:
-    mlp = gated_mlp(config)
-    return _model(config, attention, [mlp] * layer_count(config), _windows(config, by_rule=True))
+    windows = _windows(config, by_rule=True)
+    return rms_model(config, windowed_layers(attention, gated_mlp(config), windows))
 
 
 def _sparse(config: ConfigFile, attention: GroupedAttention, experts: Experts) -> Transformer:
@@ -79,7 +77,8 @@ def _sparse(config: ConfigFile, attention: GroupedAttention, experts: Experts) -
         config.assume("mlp_only_layers = []")
     sparse = [(layer + 1) % step == 0 and layer not in (dense or ()) for layer in range(layers)]
     mlps = some_sparse(config, experts, sparse)
-    return _model(config, attention, mlps, _windows(config, by_rule=False))
+    windows = _windows(config, by_rule=False)
+    return rms_model(config, windowed_layers(attention, mlps, windows))
 
 
 def _windows(config: ConfigFile, *, by_rule: bool) -> list[int | None]:
@@ -97,16 +96,6 @@ def _windows(config: ConfigFile, *, by_rule: bool) -> list[int | None]:
     if not on and any(windows):
         raise config.error("layer_types", f"has {SLIDING}, but use_sliding_window is not true")
     return windows
-
-
-def _model(
-    config: ConfigFile,
-    attention: GroupedAttention,
-    mlps: Sequence[Mlp],
-    windows: Sequence[int | None],
-) -> Transformer:
-    pairs = zip(windows, mlps, strict=True)
-    return rms_model(config, [Layer(replace(attention, window=w), mlp) for w, mlp in pairs])
 
 
 _DENSE = SHAPE | GROUPED | WINDOWS | words("use_sliding_window max_window_layers")

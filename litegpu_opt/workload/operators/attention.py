@@ -43,7 +43,8 @@ def kv_heads(attention: GroupedAttention, p: Parallelism) -> int:
 def grouped(a: GroupedAttention, h: int, p: Parallelism, *, decode: bool) -> list[Operator]:
     """Multi-head, grouped and multi-query attention.
 
-    - qkv: h (q + 2k) e parameters; moves h + q e per token and writes the cache, 2k e / c.
+    - qkv: h (q + 2k) e parameters, h (q + k) e where one projection makes keys and values; moves
+      h + q e per token and writes the cache, 2k e / c.
     - attention (fused): 4 q e FLOPs per pair (scores and values, a multiply and an add each);
       moves queries and results, 2 q e per token, and reads the cache once, 2k e / c per context.
     - output: q e h.
@@ -53,7 +54,7 @@ def grouped(a: GroupedAttention, h: int, p: Parallelism, *, decode: bool) -> lis
     c q (e + 1) reduced (with the sums of the softmax). Prefill has all keys at hand.
     """
     q, k, e = a.heads // p.tp, kv_heads(a, p), a.head_dim
-    columns = (q + 2 * k) * e
+    columns = (q + (1 if a.keys_are_values else 2) * k) * e
     cached = cache_per_token(a, p)
     c = p.kv_parallel if decode else 1
     return [

@@ -42,10 +42,12 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
       of its experts (dispatch).
     - expert_up, expert_down: h m f and f h parameters for each expert on the device. FLOPs follow
       the k experts of a token; read are the experts that any token goes to (`ExpertCounts`). With
-      expert parallelism each rank sends its sum for a token back (combine, as many numbers).
+      expert parallelism each rank sends back one sum over its experts for a token, made as the
+      results are written (combine, as many numbers).
     - shared_up, shared_down: a dense MLP beside them. Split like one; with expert parallelism on
       every rank in full, for the rank's own tokens.
-    - combine: the weighted sum of the results; the ranks of a replica sum or gather theirs.
+    - combine: the weighted sum of the k results of a token, or of one from each rank that it was
+      sent to; the ranks of a replica sum or gather theirs.
 
     Without expert parallelism every replica holds all experts.
     """
@@ -53,13 +55,13 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     f = mlp.width // p.expert_tp
     spread = p.ep > 1
     # tokens of one replica: its ranks are given 1/tp of them each, or all see all of them
-    own = Fraction(1, p.tp) if spread else Fraction(1)
+    own = own_share(p) if spread else Fraction(1)
     visits = whole(Fraction(k * p.expert_replicas, p.ep))
-    sent = own * h * _distinct_ranks(mlp, p)
+    results = _distinct_ranks(mlp, p) if spread else k
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
-    exchanged = all_to_all(whole(sent), p.ranks, p.collective) if spread else NOTHING
+    exchanged = all_to_all(whole(own * results * h), p.ranks, p.collective) if spread else NOTHING
     whole_tokens = (
         all_gather(h, p.tp, p.collective) if spread else all_reduce(h, p.tp, p.collective)
     )
@@ -99,10 +101,16 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
         Operator(
             "combine",
             part="experts",
-            moved_per_token=whole(own * (k + 1) * h),
+            moved_per_token=whole(own * (results + 1) * h),
             exchange=whole_tokens,
         ),
     ]
+
+
+def own_share(p: Parallelism) -> Fraction:
+    """Share of a replica's tokens that each of its ranks works on, around experts that are spread
+    over ranks."""
+    return Fraction(1, p.tp)
 
 
 def _distinct_ranks(mlp: Experts, p: Parallelism) -> Fraction:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 from ..collectives import all_gather, all_reduce, point_to_point, reduce_scatter
 from ..parallelism import Parallelism
 from ..transformer import Experts, Layer, Transformer
 from .attention import attention_operators
-from .mlp import mlp_operators
-from .operator import Operator, merged
+from .mlp import mlp_operators, own_share
+from .operator import Operator, merged, whole
 
 
 def layer_operators(
@@ -26,19 +27,23 @@ def layer_operators(
     if spread or not layer.parallel:
         summed = reduce_scatter if spread else all_reduce
         output = replace(output, exchange=summed(model.hidden, p.tp, p.collective))
-    return [*before, output, *mlp_operators(layer.mlp, model.hidden, p), _elementwise(layer, model)]
+    after = own_share(p) if spread else Fraction(1)
+    mlp = mlp_operators(layer.mlp, model.hidden, p)
+    return [*before, output, *mlp, _elementwise(layer, model, after)]
 
 
-def _elementwise(layer: Layer, model: Transformer) -> Operator:
-    """Fused add-and-norm kernels, one for each norm, on every device in full.
+def _elementwise(layer: Layer, model: Transformer, after: Fraction) -> Operator:
+    """Fused add-and-norm kernels, one for each norm, with all their parameters on every device.
 
-    Each reads x and the residual and writes both: 4 h per token.
+    Each reads x and the residual and writes both: 4 h per token. The first, before attention, is
+    for all tokens; the others for the share `after` attention that the rank goes on with.
     """
+    passes = 1 + (layer.norms - 1) * after
     return Operator(
         "elementwise",
         launches=layer.norms,
         vectors=layer.norms * model.norm_parameters,
-        moved_per_token=4 * layer.norms * model.hidden,
+        moved_per_token=whole(4 * passes * model.hidden),
     )
 
 
