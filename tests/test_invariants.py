@@ -18,15 +18,16 @@ from litegpu_opt.catalog import technology
 from litegpu_opt.deployment import Deployment
 from litegpu_opt.evaluation import assess, evaluate
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
-from litegpu_opt.limits import LIMIT_NAMES
+from litegpu_opt.limits import LIMIT_NAMES, NO_CAP, Caps
 from litegpu_opt.machine.cost import YearlyCost
 from litegpu_opt.machine.design import Design
 from litegpu_opt.machine.power import energy_costs
 from litegpu_opt.machine.rates import peak_rates
 from litegpu_opt.machine.technology import TABLES
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES, VARIABLES
+from litegpu_opt.optimizer.layout import BOX, VARIABLES
 from litegpu_opt.report.metrics_json import device_hour
+from litegpu_opt.space import DESIGN_VARIABLES
 from litegpu_opt.workload.counts import operator_names
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.parallelism import Parallelism

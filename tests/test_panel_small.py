@@ -21,7 +21,8 @@ from litegpu_opt.optimizer.branches import hold, stack
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
 from litegpu_opt.optimizer.lanes import solve_lanes
 from litegpu_opt.optimizer.panel import optimize
-from litegpu_opt.optimizer.problem import BOX, VARIABLES, design_at, objective_and_limits
+from litegpu_opt.optimizer.layout import BOX, VARIABLES
+from litegpu_opt.optimizer.problem import design_at, objective_and_limits
 from litegpu_opt.study import load_study
 
 
