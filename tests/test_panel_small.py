@@ -159,9 +159,9 @@ def test_no_buildable_neighbour_beats_the_bound_of_the_lattice(small, name):
     values = built.run.values
     axes = {
         "memory_stacks": [values["memory_stacks"] + step for step in (-1, 0, 1)],
-        "sm_count": [values["sm_count"] + step for step in (-2, -1, 0, 1, 2)],
+        "sm_count": [values["sm_count"] + step for step in (-1, 0, 1)],
         "batch_prefill": [values["batch_prefill"] + step for step in (-1, 0, 1)],
-        "batch_decode": [values["batch_decode"] + step for step in (-4, -1, 0, 1, 4)],
+        "batch_decode": [values["batch_decode"] + step for step in (-2, 0, 2)],
         "network_gb_s": [50.0, 100.0],
     }
     axes = {name: [value for value in row if value >= 1] for name, row in axes.items()}
@@ -576,7 +576,10 @@ def decode_program(branch, x):
     rest = cvxpy.one_minus_pos((idle_w + sm_clock_w) / tdp)
     work_j = sum(works[1:], start=works[0])
     roof_s = sum(seconds[1:], start=seconds[0])
-    time_s = (roof_s**64 + (work_j / tdp / rest) ** 64) ** (1 / 64)
+    # in units of the latency limit: high powers of numbers near one are easier on the solver
+    unit_s = 1e-3 * float(pools.limit_ms[1])
+    both = (roof_s / unit_s) ** 64 + (work_j / (tdp * unit_s) / rest) ** 64
+    time_s = unit_s * both ** (1 / 64)
     host_w = float(tree.prices.host_power_share) * tdp
     energy_j = sum(outside, start=work_j) + (idle_w + host_w + sm_clock_w) * time_s
     per_j = float(tree.prices.electricity_usd_per_kwh) * float(tree.cooling.pue) / 3.6e6
@@ -619,8 +622,7 @@ def test_the_decode_pool_agrees_with_a_geometric_program_written_by_hand(small, 
 
     batch, clock, usd, limits = decode_program(held, x)
     problem = cvxpy.Problem(cvxpy.Minimize(1e6 * usd), limits)
-    # shorter steps than usual: it needs them near the optimum
-    problem.solve(gp=True, solver=cvxpy.CLARABEL, max_iter=500, max_step_fraction=0.95)
+    problem.solve(gp=True, solver=cvxpy.CLARABEL)
     assert problem.status == "optimal"
     assert math.log(problem.value) == pytest.approx(ours, abs=1e-6)
     found = dict(zip(VARIABLES, np.exp(outcome.x[0]), strict=True))

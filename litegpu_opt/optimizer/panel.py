@@ -176,7 +176,7 @@ def _buildable(built: Built, run: Run, soft: Certified) -> Buildable:
 
 
 def _at_box(item: Solved) -> dict[str, str]:
-    """Free variables at one of their bounds, and whose it is: nature's, the study's, or the box's."""
+    """Free variables at a bound, and whose it is: nature's, the study's, or that of the box."""
     ends = zip(
         ("lower", "upper"),
         (np.asarray(item.branch.lower), np.asarray(item.branch.upper)),
