@@ -256,7 +256,6 @@ def test_the_relaxation_is_the_least_common_one():
 
 
 def test_one_failing_lane_does_not_disturb_the_others():
-    # CASES 62
     starts = np.random.default_rng(3).uniform(LOWER, UPPER, size=(COUNT, VARIABLES))
     whole = solve(FEASIBLE, starts)
     starts[7] = np.nan
@@ -272,7 +271,6 @@ def test_one_failing_lane_does_not_disturb_the_others():
 
 
 def test_solving_twice_gives_the_same_bits():
-    # CASES 63
     first, second = solve(FEASIBLE, seed=9), solve(FEASIBLE, seed=9)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(a, b)

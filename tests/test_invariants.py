@@ -309,7 +309,7 @@ def test_mean_roof_has_the_slope_of_the_soft_one(a, b, q):
 
 
 def test_tied_roofs():
-    # CASES 59: T = max(10 ms, 10 ms), gradient one half each; p-norm of 8 gives 10.905 ms
+    # T = max(10 ms, 10 ms), gradient one half each; p-norm of 8 gives 10.905 ms
     ten = scalar(10.0)
     value, slopes = jax.value_and_grad(HardRoof(), argnums=(0, 1))(ten, ten)
     assert float(value) == 10.0
@@ -322,7 +322,7 @@ def test_tied_roofs():
 @pytest.mark.parametrize("roof", [SoftRoof(1.0), SoftRoof(2.0), SoftRoof(1024.0), HardRoof()])
 @pytest.mark.parametrize("pair", [(0.0, 0.0), (0.0, 3.0), (3.0, 0.0)])
 def test_roofs_of_absent_resources_are_finite(roof, pair):
-    # CASES 57, 58: zero bytes or no FLOPs
+    # zero bytes or no FLOPs
     value, slopes = jax.value_and_grad(roof, argnums=(0, 1))(*map(scalar, pair))
     assert float(value) == pytest.approx(max(pair), abs=1e-29)
     assert np.all(np.isfinite(slopes))
@@ -401,7 +401,6 @@ def test_a_longer_answer_only_thins_out_the_prefill(x):
     ],
 )
 def test_a_unit_changes_nothing(name, with_unit, bare):
-    # CASES 68
     x = WIDEST.mean(axis=1)
     trees = [technology({name: value}) for value in (with_unit, bare)]
     assert leaf(trees[0], name) == pytest.approx(bare, rel=1e-15)
@@ -673,7 +672,6 @@ def test_a_pool_without_prefill_costs_what_its_decode_costs(x):
 
 @given(points)
 def test_one_output_token_is_all_prefill(x):
-    # CASES 43
     m = metrics_at(x, DEFAULT, workload=ONE_TOKEN)
     assert float(m.services.usd_per_token[1]) == 0.0
     assert float(m.services.device_seconds_per_token[1]) == 0.0
@@ -735,7 +733,7 @@ def same_tree(count):
     ],
 )
 def test_gradients_are_finite_at_every_corner_of_the_box(tps, name, dies):
-    # CASES 57, 58: every metric, in every variable and every technology leaf, at 2^11 corners
+    # every metric, in every variable and every technology leaf, at 2^11 corners
     bad = lanes_with_infinities(CORNERS, same_tree(len(CORNERS)), pools_of(tps, name), dies)
     assert bad.sum() == 0
 
@@ -778,7 +776,7 @@ ZEROS = tuple(
 
 
 def test_a_leaf_of_zero_leaves_everything_finite():
-    # overrides may be zero, and DESIGN asks for absolute derivatives there
+    # overrides may be zero, where derivatives are absolute
     trees = jax.device_get([replaced(DEFAULT, name, 0.0) for name in ZEROS])
     trees = jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
     points = np.broadcast_to(WIDEST.mean(axis=1), (len(ZEROS), len(VARIABLES)))

@@ -222,7 +222,7 @@ def test_slsqp_agrees_and_never_beats_the_bound(small, name):
     centre = feasible_centre(branch, x)
     starts = [centre, 0.5 * (centre + x)] + [
         np.clip(centre + random.normal(scale=0.3, size=len(x)), LOWER + 0.05, UPPER - 0.05)
-        for _ in range(4)
+        for _ in range(18)
     ]
     found = []
     for begin in starts:
@@ -488,7 +488,7 @@ def test_multipliers_are_elasticities_to_the_limits(small, name):
 
 
 def test_units_of_a_limit_do_not_move_the_optimum(small, tmp_path):
-    # CASES 68: the same study in other units is the same study
+    # the same study in other units is the same study
     text = STUDY.replace('"1 s"', '"1000 ms"').replace('"50 ms"', '"0.05 s"')
     text = text.replace('"214.5 mm^2"', '"2.145 cm^2"')
     study = load(tmp_path / "units.toml", text)
