@@ -41,7 +41,7 @@ def main() -> None:
     points = lower + (upper - lower) * np.random.default_rng(0).uniform(
         size=(LANES_PER_CHUNK, len(lower))
     )
-    roofs = for_pools(SoftRoof(2.0))
+    roofs = for_pools(SoftRoof(2.0), group.branches[0][1].pool_count)
 
     def start(branch, x):
         return interior.start(functions_of(branch, roofs), x, *branch.box)

@@ -15,7 +15,9 @@ functions are closed under the sums, products and powers that the model makes of
 | energies, rated powers       | products and sums of the above                                  |
 | phase time                   | sums of q-norms of posynomials, any q > 0                       |
 | capital, a year by line      | sums of the above over constants: spares are a share of them    |
-| cost per token               | dollars per second x time + dollars per joule x energy          |
+| power roof                   | energy / TDP x 1/(1 - u), u = static/TDP; beyond u = 0.95 the   |
+|                              | tangent of -log(1 - u) in log u                                 |
+| objectives                   | dollars or watts x time + dollars or 1 x energy                 |
 
 Not convex, so never used as an objective or a limit: average power (an energy over a time),
 yield in its clustering, an area that is a difference, a voltage slope above 1, and the
@@ -32,8 +34,9 @@ import numpy as np
 import pytest
 
 from litegpu_opt.catalog import load_accelerator, technology
+from litegpu_opt.execution.phase import dynamic_energy_j
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
-from litegpu_opt.limits import LIMIT_NAMES, uses_and_limits
+from litegpu_opt.limits import LIMIT_NAMES, Caps, uses_and_limits
 from litegpu_opt.machine.cost import (
     BillOfMaterials,
     Capital,
@@ -66,9 +69,12 @@ from litegpu_opt.machine.yields import (
     seeds_yield,
 )
 from litegpu_opt.numerics import TINY, scalar
-from litegpu_opt.optimizer.branches import candidate_branches, stacked_pools
-from litegpu_opt.optimizer.problem import BOX, VARIABLES, objective_and_limits, point_at
-from litegpu_opt.serving import usd_per_token
+from litegpu_opt.objectives import objective_values
+from litegpu_opt.optimizer.branches import Task, candidate_branches, stacked_pools
+from litegpu_opt.optimizer.layout import BOX, VARIABLES
+from litegpu_opt.optimizer.problem import objective_and_limits, point_at
+from litegpu_opt.serving import capped_time_ms
+from litegpu_opt.space import OBJECTIVES
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.precision import Precision
 from litegpu_opt.workload.traffic import make_workload
@@ -101,8 +107,9 @@ def terms(x, branch, q):
         services,
         branch.pools.limit_ms,
         tree,
-        branch.die_area_max_mm2,
+        branch.caps,
     )
+    objectives = objective_values(services, design, tree)
     positive = {
         "1/dies per wafer": 1.0 / dies_per_wafer(design.die_area_mm2, tree),
         "1/yield": 1.0 / harvested_yield(parts, tree),
@@ -130,7 +137,7 @@ def terms(x, branch, q):
         "rated power, memory": rated[2],
         "rated power": thermal_design_power_w(design, tree),
         **{f"limit: {name}": uses[i] / limits[i] for i, name in enumerate(LIMIT_NAMES)},
-        "cost per token": usd_per_token(services, tree),
+        **{f"objective: {name}": objectives[i] for i, name in enumerate(OBJECTIVES)},
     }
     for p, phase in enumerate(("prefill", "decode")):
         for field in (
@@ -140,9 +147,11 @@ def terms(x, branch, q):
             "device_j",
             "cluster_j",
             "device_seconds_per_token",
+            "joules_per_token",
             "usd_per_token",
         ):
             positive[f"{phase}: {field}"] = getattr(services, field)[p]
+        positive[f"{phase}: power roof"] = power_roof_ms(point, branch, p)
     logs = {name: jnp.log(value) for name, value in positive.items()}
     objective = objective_and_limits(x, branch, roofs)
     logs["objective"] = objective[0]
@@ -153,8 +162,16 @@ def terms(x, branch, q):
         there = point_at(x, branch, roof).services
         logs[f"{name}: prefill time"] = jnp.log(there.time_ms[0])
         logs[f"{name}: decode time"] = jnp.log(there.time_ms[1])
-        logs[f"{name}: cost"] = jnp.log(usd_per_token(there, tree))
+        logs[f"{name}: cost"] = jnp.log(objective_values(there, design, tree)[0])
     return logs
+
+
+def power_roof_ms(point, branch, p):
+    """Time of a pool's phase if nothing but its power limited it."""
+    pool = jax.tree.map(lambda leaf: leaf[p], branch.pools)
+    energy = energy_costs(point.design, point.clocks_ghz[p], branch.technology)
+    dynamic_j = dynamic_energy_j(pool.operators, point.batches[p], energy)
+    return capped_time_ms(scalar(TINY), dynamic_j, energy.static_w, point.tdp_w, scalar(1.0))
 
 
 def not_convex(x, branch, q):
@@ -164,6 +181,7 @@ def not_convex(x, branch, q):
     point = point_at(x, branch, roofs)
     design, services = point.design, point.services
     sms = blocks(design, tree).sm_mm2
+    energy = energy_costs(design, point.clocks_ghz[1], tree)
     clustering = design.memory_stacks
     steep = eqx.tree_at(lambda t: t.process.voltage_slope, tree, scalar(1.3))
     return {
@@ -175,7 +193,10 @@ def not_convex(x, branch, q):
         "voltage of a steep slope": jnp.log(
             jnp.maximum(relative_voltage(1.2 * design.clock_ghz, steep), 1e-9)
         ),
-        "tokens per dollar": -jnp.log(usd_per_token(services, tree)),
+        "tokens per dollar": -jnp.log(objective_values(services, design, tree)[0]),
+        "power roof of the rest of the TDP": jnp.log(
+            services.device_j[1] / jnp.abs(point.tdp_w - energy.static_w)
+        ),
     }
 
 
@@ -238,12 +259,13 @@ def branches():
 
     def branch(tree, tps, dies):
         [(_, made)] = candidate_branches(
-            workload,
+            Task({"": workload}, {"usd_per_million_tokens": 1.0}),
             {"t": tree},
             pools=stacked_pools(workload, [tps]),
             aspect_ratios=[1.27],
             dies_per_package=[dies],
-            die_area_max_mm2=500.0,
+            caps=Caps(die_area_max_mm2=500.0),
+            bounds={},
         )
         return made
 
@@ -277,7 +299,8 @@ def test_term_is_convex_in_logarithms(name):
 
 def test_all_limits_and_the_whole_objective_are_among_the_terms():
     assert {f"limit: {name}" for name in LIMIT_NAMES} <= set(TERM_NAMES)
-    assert {"objective", "cost per token", "1/yield", "1/dies per wafer"} <= set(TERM_NAMES)
+    assert {f"objective: {name}" for name in OBJECTIVES} <= set(TERM_NAMES)
+    assert {"objective", "1/yield", "1/dies per wafer"} <= set(TERM_NAMES)
 
 
 def test_every_quantity_of_the_machine_is_among_the_terms():
@@ -315,6 +338,7 @@ def test_every_quantity_of_the_machine_is_among_the_terms():
         "area as a difference",
         "voltage of a steep slope",
         "tokens per dollar",
+        "power roof of the rest of the TDP",
     ],
 )
 def test_the_check_sees_what_is_not_convex(name):

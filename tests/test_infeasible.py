@@ -1,10 +1,9 @@
 """What cannot be served: proofs of infeasibility, and the smallest limit that would do."""
 
 import pytest
+from small_study import Searched, load
 
-from litegpu_opt.optimizer.groups import search, study_groups, study_workloads
 from litegpu_opt.optimizer.panel import optimize
-from litegpu_opt.study import load_study
 
 
 STUDY = """
@@ -33,32 +32,30 @@ die_area_max = "214.5 mm^2"
 
 @pytest.fixture
 def study(tmp_path):
-    def load(model, *, degree, tbt=50.0):
-        path = tmp_path / "study.toml"
-        path.write_text(STUDY.format(model=model, degree=degree, tbt=repr(tbt)), encoding="utf-8")
-        return load_study(path)
+    def make(model, *, degree, tbt=50.0):
+        text = STUDY.format(model=model, degree=degree, tbt=repr(tbt))
+        return load(tmp_path / "study.toml", text)
 
-    return load
-
-
-def quiet(*_):
-    return None
+    return make
 
 
-def test_every_branch_is_either_solved_or_proved_infeasible(study):
+def test_every_branch_is_solved_or_proved_infeasible_or_beaten(study):
     # 406 GB of weights on quarter dies: small groups cannot hold them, large ones can
-    asked = study("405b", degree=16)
-    groups = study_groups(asked, study_workloads(asked))
-    lite = search(groups, asked, quiet)[0]
+    group, lite = Searched(study("405b", degree=16)).group("lite")
     starts = lite.starts()
-    assert starts.open_branches == starts.beaten_branches == 0
+    assert starts.open_branches == 0
     assert starts.infeasible_branches > 5
-    assert starts.feasible_branches > 3
-    for (choice, _), bound, value in zip(groups[0].branches, lite.bound, lite.value, strict=True):
+    assert starts.feasible_branches > 0
+    assert (
+        starts.feasible_branches + starts.infeasible_branches + starts.beaten_branches
+        == len(group.branches)
+        > starts.feasible_branches + 5
+    )
+    for (choice, _), bound, value in zip(group.branches, lite.bound, lite.value, strict=True):
         assert bound <= value
         # weights and cache of one die at tp 1 are at least 406 GB; the largest die has room for
         # five stacks of 48 GB on its edges
-        if min(choice.tp_prefill, choice.tp_decode) == 1:
+        if min(min(pair) for pair in choice.pairs) == 1:
             assert bound == float("inf")
 
 

@@ -1,12 +1,15 @@
 """The interior point and the certificate on random geometric programs, against Clarabel."""
 
 import functools
+import math
 
 import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from litegpu_opt.optimizer import interior
 from litegpu_opt.optimizer.certificate import lower_bounds
@@ -90,21 +93,29 @@ def solve(programs, starts=None, seed=0):
 FEASIBLE, INFEASIBLE = (random_programs(seed, seed == 1) for seed in (1, 2))
 
 
-@functools.cache
-def reference(number):
-    """Value, multipliers of the limits, and multipliers of the box by Clarabel."""
-    exponents, logs, n, m = (part[number] for part in FEASIBLE)
-    x = cvxpy.Variable(n)
+def by_clarabel(exponents, logs, n, m):
+    """Logarithm of the least value, and multipliers of the limits, of a geometric program."""
+    x = cvxpy.Variable(n, pos=True)
 
     def posynomial(i):
-        return cvxpy.log_sum_exp(exponents[i, :, :n] @ x + logs[i])
+        terms = [
+            float(np.exp(log)) * cvxpy.prod([x[j] ** float(row[j]) for j in range(n)])
+            for row, log in zip(exponents[i], logs[i], strict=True)
+        ]
+        return sum(terms[1:], start=terms[0])
 
-    limits = [posynomial(1 + i) <= 0 for i in range(m)]
-    box = [x >= LOWER[:n], x <= UPPER[:n]]
+    limits = [posynomial(1 + i) <= 1.0 for i in range(m)]
+    box = [x >= np.exp(LOWER[:n]), x <= np.exp(UPPER[:n])]
     problem = cvxpy.Problem(cvxpy.Minimize(posynomial(0)), limits + box)
-    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+    problem.solve(gp=True, solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
     assert problem.status == "optimal"
-    return problem.value, np.array([float(limit.dual_value) for limit in limits])
+    return math.log(problem.value), np.array([float(limit.dual_value) for limit in limits])
+
+
+@functools.cache
+def reference(number):
+    """The same of one of the feasible programs."""
+    return by_clarabel(*(part[number] for part in FEASIBLE))
 
 
 @functools.cache
@@ -139,6 +150,35 @@ def test_value_and_multipliers_are_those_of_clarabel(number):
     assert ours[number] == pytest.approx(value, abs=1e-6)
     assert solution.multipliers[number][:m] == pytest.approx(multipliers, abs=1e-4)
     assert solution.multipliers[number][m:] == pytest.approx(0.0, abs=1e-8)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, VARIABLES),
+    st.integers(0, LIMITS),
+    st.floats(0.2, 3.0),
+    st.floats(0.0, 0.6),
+)
+def test_any_program_is_solved_as_clarabel_does(seed, n, m, steepness, sparsity):
+    """Of any size, gentle or steep, dense or sparse; all lanes are the same program."""
+    random = np.random.default_rng(seed)
+    exponents = steepness * random.normal(size=(1 + LIMITS, TERMS, VARIABLES))
+    exponents[random.uniform(size=exponents.shape) < sparsity] = 0.0
+    exponents[:, :, n:] = 0.0
+    exponents[1 + m :] = 0.0
+    logs = random.normal(size=(1 + LIMITS, TERMS))
+    logs[1 + m :] = NEVER
+    inside = np.asarray(posynomials(exponents, logs)(random.uniform(-1.0, 1.0, VARIABLES)))
+    logs[1 : 1 + m] -= (inside[1 : 1 + m] + random.uniform(0.05, 0.5, m))[:, None]
+    value, multipliers = by_clarabel(exponents, logs, n, m)
+    starts = random.uniform(LOWER, UPPER, size=(COUNT, VARIABLES))
+    many = (np.broadcast_to(part, (COUNT, *part.shape)) for part in (exponents, logs))
+    solution, ours, bound, _ = solve((*many, None, None), starts)
+    assert solution.residual.max() <= 1e-7
+    assert ours == pytest.approx(value, abs=1e-6)
+    assert np.all(bound <= value + 1e-8) and (ours - bound).max() <= 1e-6
+    assert np.abs(solution.multipliers[:, :m] - multipliers).max(initial=0.0) <= 1e-4
 
 
 def test_the_bound_is_below_the_optimum_and_tight():
@@ -216,7 +256,6 @@ def test_the_relaxation_is_the_least_common_one():
 
 
 def test_one_failing_lane_does_not_disturb_the_others():
-    # case 62
     starts = np.random.default_rng(3).uniform(LOWER, UPPER, size=(COUNT, VARIABLES))
     whole = solve(FEASIBLE, starts)
     starts[7] = np.nan
@@ -232,7 +271,6 @@ def test_one_failing_lane_does_not_disturb_the_others():
 
 
 def test_solving_twice_gives_the_same_bits():
-    # case 63
     first, second = solve(FEASIBLE, seed=9), solve(FEASIBLE, seed=9)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(a, b)

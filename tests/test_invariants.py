@@ -18,15 +18,16 @@ from litegpu_opt.catalog import technology
 from litegpu_opt.deployment import Deployment
 from litegpu_opt.evaluation import assess, evaluate
 from litegpu_opt.execution.roofline import HardRoof, MeanRoof, SoftRoof
-from litegpu_opt.limits import LIMIT_NAMES
+from litegpu_opt.limits import LIMIT_NAMES, Caps
 from litegpu_opt.machine.cost import YearlyCost
 from litegpu_opt.machine.design import Design
 from litegpu_opt.machine.power import energy_costs
 from litegpu_opt.machine.rates import peak_rates
 from litegpu_opt.machine.technology import TABLES
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimizer.problem import BOX, DESIGN_VARIABLES, VARIABLES
+from litegpu_opt.optimizer.layout import BOX, VARIABLES
 from litegpu_opt.report.metrics_json import device_hour
+from litegpu_opt.space import DESIGN_VARIABLES
 from litegpu_opt.workload.counts import operator_names
 from litegpu_opt.workload.huggingface import read_transformer
 from litegpu_opt.workload.parallelism import Parallelism
@@ -80,13 +81,16 @@ def ways(tps):
     return [Parallelism(tp) if isinstance(tp, int) else tp for tp in tps]
 
 
-def split(x, tps=(1, 1), *, dies=1.0, aspect_ratio=1.27):
-    """Design and deployment at logarithms in the order of `VARIABLES`; the TDP follows."""
+def split(x, tps=(1, 1), *, dies=1.0, aspect_ratio=1.27, tdp_w=None):
+    """Design and deployment at logarithms in the order of `VARIABLES`; the TDP follows, unless a
+    larger one is given.
+    """
     values = dict(zip(VARIABLES, jnp.exp(x), strict=True))
     design = Design(
         **{name: values[name] for name in DESIGN_VARIABLES},
         aspect_ratio=aspect_ratio,
         dies_per_package=dies,
+        tdp_w=tdp_w,
     )
     return design, Deployment(
         *ways(tps),
@@ -98,12 +102,13 @@ def split(x, tps=(1, 1), *, dies=1.0, aspect_ratio=1.27):
 
 
 @eqx.filter_jit
-def _metrics_at(x, tree, tps, dies, workload):
-    return evaluate(*split(x, tps, dies=dies), tree, workload)
+def _metrics_at(x, tree, tps, dies, workload, tdp_w):
+    return evaluate(*split(x, tps, dies=dies, tdp_w=tdp_w), tree, workload)
 
 
-def metrics_at(x, tree, tps=(1, 1), dies=1.0, workload=WORKLOAD):
-    return jax.device_get(_metrics_at(jnp.asarray(x), tree, tps, scalar(dies), workload))
+def metrics_at(x, tree, tps=(1, 1), dies=1.0, workload=WORKLOAD, tdp_w=None):
+    tdp_w = None if tdp_w is None else scalar(tdp_w)
+    return jax.device_get(_metrics_at(jnp.asarray(x), tree, tps, scalar(dies), workload, tdp_w))
 
 
 @eqx.filter_jit
@@ -153,9 +158,14 @@ LEAVES = tuple(
     f"{table}.{field}" for table, cls in TABLES.items() for field in cls.__dataclass_fields__
 )
 
+UNCAPPED = replaced(DEFAULT, "execution.power_capped", 0.0)
+"""Power limits no phase."""
+
 DOLLARS = tuple(name for name in LEAVES if "usd" in name)
 
-# Everything whose rise can only cost more, whatever the design: prices, losses and rents.
+# Everything whose rise can only cost more, whatever the design: prices, losses and rents. An
+# energy also raises the TDP that follows from it, and with it the power that other work may draw:
+# so the TDP is kept, or power limits nothing.
 DEARER = (
     *DOLLARS,
     "process.defects_per_cm2",
@@ -202,9 +212,14 @@ def test_every_dollar_leaf_is_known():
 @settings(max_examples=12)
 @given(points, st.floats(1.0, 3.0), dies)
 def test_cost_never_falls_when_a_price_rises(name, x, factor, dies):
-    before = float(metrics_at(x, DEFAULT, dies=dies).usd_per_token)
     dearer = replaced(DEFAULT, name, factor * leaf(DEFAULT, name))
-    assert float(metrics_at(x, dearer, dies=dies).usd_per_token) >= before * (1 - 1e-14)
+    tdp_w = 1.001 * float(metrics_at(x, dearer, dies=dies).tdp_w)
+    before, after = (metrics_at(x, tree, dies=dies, tdp_w=tdp_w) for tree in (DEFAULT, dearer))
+    assert float(before.tdp_w) == float(after.tdp_w) == tdp_w
+    assert float(after.usd_per_token) >= float(before.usd_per_token) * (1 - 1e-14)
+    dearer = replaced(UNCAPPED, name, factor * leaf(DEFAULT, name))
+    before, after = (metrics_at(x, tree, dies=dies) for tree in (UNCAPPED, dearer))
+    assert float(after.usd_per_token) >= float(before.usd_per_token) * (1 - 1e-14)
 
 
 @given(points, st.floats(0, 0.9), st.floats(0, 100))
@@ -225,20 +240,21 @@ def test_cost_never_falls_when_devices_stand_idle(x, load, dies):
     assert float(metrics_at(x, idle, dies=dies).usd_per_token) >= before * (1 - 1e-14)
 
 
+# SMs and clocks draw power of their own, which a cap takes from the work
 @pytest.mark.parametrize(
-    "names",
+    ("names", "tree"),
     [
-        ("sm_count",),
-        ("clock_prefill_ghz", "clock_decode_ghz"),
-        ("memory_stacks",),
-        ("network_gb_s",),
+        (("sm_count",), UNCAPPED),
+        (("clock_prefill_ghz", "clock_decode_ghz"), UNCAPPED),
+        (("memory_stacks",), DEFAULT),
+        (("network_gb_s",), DEFAULT),
     ],
-    ids=lambda names: names[0],
+    ids=["sm_count", "clocks", "memory_stacks", "network_gb_s"],
 )
 @given(points, st.floats(1.0, 4.0), degrees)
-def test_time_never_rises_with_a_resource(names, x, factor, tps):
+def test_time_never_rises_with_a_resource(names, tree, x, factor, tps):
     more = x + math.log(factor) * np.array([name in names for name in VARIABLES])
-    before, after = (metrics_at(y, DEFAULT, tps).services for y in (x, more))
+    before, after = (metrics_at(y, tree, tps).services for y in (x, more))
     for name in ("time_ms", "latency_ms"):
         fall = np.asarray(getattr(after, name)) / np.asarray(getattr(before, name))
         assert np.all(fall <= 1 + 1e-13)
@@ -293,7 +309,7 @@ def test_mean_roof_has_the_slope_of_the_soft_one(a, b, q):
 
 
 def test_tied_roofs():
-    # case 59: T = max(10 ms, 10 ms), gradient one half each; p-norm of 8 gives 10.905 ms
+    # T = max(10 ms, 10 ms), gradient one half each; p-norm of 8 gives 10.905 ms
     ten = scalar(10.0)
     value, slopes = jax.value_and_grad(HardRoof(), argnums=(0, 1))(ten, ten)
     assert float(value) == 10.0
@@ -306,7 +322,7 @@ def test_tied_roofs():
 @pytest.mark.parametrize("roof", [SoftRoof(1.0), SoftRoof(2.0), SoftRoof(1024.0), HardRoof()])
 @pytest.mark.parametrize("pair", [(0.0, 0.0), (0.0, 3.0), (3.0, 0.0)])
 def test_roofs_of_absent_resources_are_finite(roof, pair):
-    # case 57, 58: zero bytes or no FLOPs
+    # zero bytes or no FLOPs
     value, slopes = jax.value_and_grad(roof, argnums=(0, 1))(*map(scalar, pair))
     assert float(value) == pytest.approx(max(pair), abs=1e-29)
     assert np.all(np.isfinite(slopes))
@@ -340,10 +356,19 @@ def test_a_machine_twice_as_fast_takes_half_the_time(x, tps):
         "memory.stack_tb_s",
     ):
         fast = replaced(fast, name, 2 * leaf(DEFAULT, name))
-    for name in ("launch_us", "collective_us", "collective_us_per_step"):
-        fast = replaced(fast, f"execution.{name}", leaf(DEFAULT, f"execution.{name}") / 2)
-    root = "execution.collective_us_per_sqrt_mb"
-    fast = replaced(fast, root, leaf(DEFAULT, root) / 2)
+    # energies as well: it does its work with the same power
+    for name in (
+        "execution.launch_us",
+        "execution.collective_us",
+        "execution.collective_us_per_step",
+        "execution.collective_us_per_sqrt_mb",
+        "process.pj_per_flop_bf16",
+        "process.pj_per_flop_fp8",
+        "process.operand_pj_per_bit",
+        "memory.pj_per_bit",
+        "interconnect.pj_per_bit",
+    ):
+        fast = replaced(fast, name, leaf(DEFAULT, name) / 2)
     wider = x + math.log(2) * np.array([name == "network_gb_s" for name in VARIABLES])
     slow, quick = metrics_at(x, DEFAULT, tps), metrics_at(wider, fast, tps)
     for name in ("time_ms", "latency_ms"):
@@ -376,7 +401,6 @@ def test_a_longer_answer_only_thins_out_the_prefill(x):
     ],
 )
 def test_a_unit_changes_nothing(name, with_unit, bare):
-    # case 68
     x = WIDEST.mean(axis=1)
     trees = [technology({name: value}) for value in (with_unit, bare)]
     assert leaf(trees[0], name) == pytest.approx(bare, rel=1e-15)
@@ -525,10 +549,17 @@ def test_cost_of_two_pools_by_hand(x, tps, load):
     assert float(m.usd_per_token) == pytest.approx(expected, rel=1e-12)
 
 
+def headroom_w(static_w, tdp_w):
+    """What the TDP leaves for work; above 95 % by the tangent of its logarithm at 95 %."""
+    share = min(static_w / tdp_w, 0.95)
+    return tdp_w * (1 - share) * (static_w / tdp_w / share) ** (-0.95 / 0.05)
+
+
 @given(points)
 def test_phase_time_is_the_sum_over_operators_by_hand(x):
     tps = (2, 8)
-    s = metrics_at(x, DEFAULT, tps).services
+    m = metrics_at(x, DEFAULT, tps)
+    s, machine = m.services, machine_at(x, DEFAULT)
     values = dict(zip(VARIABLES, np.exp(x), strict=True))
     for p, phase in enumerate(("prefill", "decode")):
         pool = each_pool(tps)[p]
@@ -554,13 +585,26 @@ def test_phase_time_is_the_sum_over_operators_by_hand(x):
             + ops.collectives * hop_us * 1e-6
             + batch * ops.wire_gb_per_seq / link
         )
-        assert float(s.time_ms[p]) == pytest.approx(1e3 * seconds.sum(), rel=1e-12)
-        wait = seconds.sum() + batch * float(pool.handover_gb_per_seq) / link
+        # and the time in which the TDP delivers the energy of the work, in a norm of exponent 64
+        energy = machine[p][1]
+        flop = ops.tflop_bf16_per_seq + ops.tflop_attention_per_seq
+        work_j = ops.repeats * (
+            batch * flop * energy.bf16_j_per_tflop
+            + batch * ops.tflop_fp8_per_seq * energy.fp8_j_per_tflop
+            + moved * energy.memory_j_per_gb
+            + batch * ops.wire_gb_per_seq * energy.network_j_per_gb
+        )
+        sent_j = batch * float(pool.sent_gb_per_seq) * float(energy.network_j_per_gb)
+        rest_w = headroom_w(float(energy.static_w), float(m.tdp_w))
+        log_powered = math.log(work_j.sum() + sent_j) - math.log(rest_w)
+        log_s = np.logaddexp(64 * math.log(seconds.sum()), 64 * log_powered) / 64
+        assert float(s.time_ms[p]) == pytest.approx(1e3 * math.exp(log_s), rel=1e-12)
+        wait = math.exp(log_s) + batch * float(pool.handover_gb_per_seq) / link
         assert float(s.latency_ms[p]) == pytest.approx(1e3 * wait, rel=1e-12)
 
 
 @eqx.filter_jit
-def _assessed(x, pools, tree, dies, workload, die_area_max):
+def _assessed(x, pools, tree, dies, workload, caps):
     """What the optimiser sees: everything traced, one compilation for all pools and degrees."""
     design, deployment = split(x, dies=dies)
     return assess(
@@ -571,7 +615,7 @@ def _assessed(x, pools, tree, dies, workload, die_area_max):
         design,
         tree,
         workload.traffic.prompt_tokens,
-        die_area_max,
+        caps,
     )
 
 
@@ -589,9 +633,8 @@ def _assessed(x, pools, tree, dies, workload, die_area_max):
 def test_assess_is_evaluate(tps, name, x, dies):
     workload = WORKLOADS[name]
     direct = metrics_at(x, DEFAULT, tps, dies=dies, workload=workload)
-    staged = _assessed(
-        jnp.asarray(x), pools_of(tps, name), DEFAULT, scalar(dies), workload, scalar(math.inf)
-    )
+    pools = pools_of(tps, name)
+    staged = _assessed(jnp.asarray(x), pools, DEFAULT, scalar(dies), workload, Caps())
     for a, b in zip(jax.tree.leaves(direct), jax.tree.leaves(staged), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
@@ -629,7 +672,6 @@ def test_a_pool_without_prefill_costs_what_its_decode_costs(x):
 
 @given(points)
 def test_one_output_token_is_all_prefill(x):
-    # case 43
     m = metrics_at(x, DEFAULT, workload=ONE_TOKEN)
     assert float(m.services.usd_per_token[1]) == 0.0
     assert float(m.services.device_seconds_per_token[1]) == 0.0
@@ -657,7 +699,7 @@ def slopes_at(points, trees, pools, dies):
 
     def total(x, tree):
         # `workload` gives the prompt length alone
-        m = _assessed(x, pools, tree, dies, WORKLOAD, scalar(500.0))
+        m = _assessed(x, pools, tree, dies, WORKLOAD, Caps(die_area_max_mm2=500.0))
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(m))
 
     return jax.vmap(jax.value_and_grad(total, argnums=(0, 1)))(points, trees)
@@ -691,7 +733,7 @@ def same_tree(count):
     ],
 )
 def test_gradients_are_finite_at_every_corner_of_the_box(tps, name, dies):
-    # case 57, 58: every metric, in every variable and every technology leaf, at 2^11 corners
+    # every metric, in every variable and every technology leaf, at 2^11 corners
     bad = lanes_with_infinities(CORNERS, same_tree(len(CORNERS)), pools_of(tps, name), dies)
     assert bad.sum() == 0
 
@@ -734,7 +776,7 @@ ZEROS = tuple(
 
 
 def test_a_leaf_of_zero_leaves_everything_finite():
-    # overrides may be zero, and DESIGN asks for absolute derivatives there
+    # overrides may be zero, where derivatives are absolute
     trees = jax.device_get([replaced(DEFAULT, name, 0.0) for name in ZEROS])
     trees = jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
     points = np.broadcast_to(WIDEST.mean(axis=1), (len(ZEROS), len(VARIABLES)))

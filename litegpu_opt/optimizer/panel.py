@@ -232,13 +232,20 @@ def _buildable(built: Built, run: Run, soft: Certified) -> Buildable:
 
 
 def _at_box(item: Solved) -> dict[str, str]:
-    """Free variables at a bound of the search box, with the reason where nature sets it."""
-    lower, upper = np.asarray(item.branch.lower), np.asarray(item.branch.upper)
-    free = np.asarray(item.branch.free)
-    ends = (("lower", item.x - lower), ("upper", upper - item.x))
-    return {
-        name: PHYSICAL.get((name, side), f"{side} bound of the search box")
-        for side, distance in ends
-        for i, name in enumerate(item.layout.variables)
-        if free[i] and distance[i] < NEGLIGIBLE
-    }
+    """Free variables at a bound, and whose it is: nature's, the study's, or that of the box."""
+    ends = zip(
+        ("lower", "upper"),
+        (np.asarray(item.branch.lower), np.asarray(item.branch.upper)),
+        item.layout.log_box,
+        strict=True,
+    )
+    found = {}
+    for side, bound, of_box in ends:
+        for i in np.flatnonzero(item.branch.free & (np.abs(item.x - bound) < NEGLIGIBLE)):
+            name = item.layout.variables[i]
+            found[name] = (
+                PHYSICAL.get((name, side), f"{side} bound of the search box")
+                if bound[i] == of_box[i]
+                else f"{side} bound of the study"
+            )
+    return found

@@ -91,7 +91,7 @@ class Optimum:
     slopes_at_zero: dict[str, float]
     """The same for leaves that are 0 and have no elasticity: `d log(cost) / d leaf`."""
     at_box: dict[str, str]
-    """Variables that ended at a bound of the search box, and which."""
+    """Variables that ended at a bound, of the search box or of the study, and which."""
     starts: Starts
     buildable: Buildable | None
 

@@ -119,7 +119,7 @@ def _at_box(optima: list[Result]) -> list[str]:
         for optimum in optima
         for variable, bound in optimum["at_box"].items()
     ]
-    return [f"At a bound of the search box: {'; '.join(reached)}."] if reached else []
+    return [f"At a bound: {'; '.join(reached)}."] if reached else []
 
 
 def _withheld(optima: list[Result]) -> list[str]:
