@@ -1,6 +1,9 @@
 """The one verb of the model: a design, run one way, in one technology, on one workload."""
 
+from dataclasses import replace
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -101,6 +104,40 @@ def assess(
         uses=uses,
         limits=limits,
     )
+
+
+CLOCKS = 65
+"""Clocks that are tried on the way down."""
+LOWEST_CLOCK_SHARE = 0.2
+"""Of the design's clock."""
+AS_FAST = 1e-3
+"""A higher clock is kept while it costs no more than this share of the time."""
+
+
+@eqx.filter_jit
+def throttled(
+    design: Design, deployment: Deployment, technology: Technology, workload: Workload, roof: Roof
+) -> Deployment:
+    """The deployment with the clock of each phase as firmware sets it: the highest at which the
+    phase is as fast as its TDP allows.
+
+    Above it the device would have to stand still to stay within its TDP.
+    """
+    pools = build_pools(workload, deployment.prefill, deployment.decode)
+    batches = jnp.stack([deployment.batch_prefill, deployment.batch_decode])
+    clocks_ghz = jnp.stack([deployment.clock_prefill_ghz, deployment.clock_decode_ghz])
+    shares = jnp.linspace(1.0, LOWEST_CLOCK_SHARE, CLOCKS)
+    tdp_w = thermal_design_power_w(design, technology)
+
+    def times_ms(share: Array) -> Array:
+        return serve_pools(
+            pools, batches, share * clocks_ghz, for_pools(roof), design, tdp_w, technology
+        ).time_ms
+
+    times = jax.vmap(times_ms)(shares)
+    fast = times <= (1.0 + AS_FAST) * jnp.min(times, axis=0)
+    prefill_ghz, decode_ghz = shares[jnp.argmax(fast, axis=0)] * clocks_ghz
+    return replace(deployment, clock_prefill_ghz=prefill_ghz, clock_decode_ghz=decode_ghz)
 
 
 def evaluate(

@@ -182,6 +182,19 @@ def _feasibility(content: Mapping[str, Any]) -> list[str]:
         *([f"Cannot be built as described: {machine}."] if machine else []),
         *([f"Not feasible: {service}."] if service else []),
         *([] if content["feasible"] else ["The figures below are those it would have."]),
+        *_throttled(content),
+    ]
+
+
+def _throttled(content: Mapping[str, Any]) -> list[str]:
+    """Phases that run below the chip's clock."""
+    full_ghz = content["design"]["clock_ghz"]
+    clocks = [(phase, content["deployment"][f"clock_{phase}_ghz"]) for phase in PHASES]
+    return [
+        f"{phase.capitalize()} runs at {figure(ghz, 3)} of {figure(full_ghz, 3)} GHz to stay "
+        "within the TDP."
+        for phase, ghz in clocks
+        if ghz < full_ghz
     ]
 
 

@@ -36,7 +36,7 @@ def findings(workload: Result) -> list[str]:
         return []
     best = min(optima, key=lambda optimum: optimum["objective"])
     return [
-        *_winner(best, optima, workload["baselines"]),
+        *_winner(best, optima, workload["baselines"], workload["objective_text"]),
         *(_staying_small(optimum, optima) for optimum in optima if optimum["die_area_max_mm2"]),
         *_network(optima),
         *_at_box(optima),
@@ -62,10 +62,12 @@ def _against(entry: Result, other: Result) -> str:
     return f"{percent(abs(change))} {'more' if change > 0 else 'less'} than {other['name']}"
 
 
-def _winner(best: Result, optima: list[Result], baselines: list[Result]) -> list[str]:
+def _winner(
+    best: Result, optima: list[Result], baselines: list[Result], objective: str
+) -> list[str]:
     limited = [optimum for optimum in optima if optimum["die_area_max_mm2"]]
     if not limited or len(limited) == len(optima):
-        verdict = "Cheapest candidate"
+        verdict = "Best candidate"
     else:
         verdict = "Small dies win" if best["die_area_max_mm2"] else "Big dies win"
     cheaper = [
@@ -74,10 +76,9 @@ def _winner(best: Result, optima: list[Result], baselines: list[Result]) -> list
         if baseline["feasible"] and baseline["objective"] < best["objective"] * (1.0 - SAME)
     ]
     if cheaper:
-        verdict = f"No candidate beats {' or '.join(cheaper)}. Cheapest candidate"
+        verdict = f"No candidate beats {' or '.join(cheaper)}. Best candidate"
     sentence = (
-        f"{verdict}: {best['name']}, {dies(best)}, costs {figure(best['objective'])} USD per "
-        "million output tokens"
+        f"{verdict}: {best['name']}, {dies(best)}, takes {figure(best['objective'])} {objective}"
     )
     compared = [_against(best, baseline) for baseline in baselines]
     return [sentence + (f", {' and '.join(compared)}." if compared else ".")]
@@ -93,9 +94,9 @@ def _staying_small(small: Result, optima: list[Result]) -> str:
     worth = small["multipliers"].get("die_area_max", 0.0)
     limit = f"die at most {figure(area)} mm2"
     compared = " and ".join(_against(small, other) for other in others)
-    first = f"Staying small ({small['name']}, {limit}) costs {compared}. " if others else ""
+    first = f"Staying small ({small['name']}, {limit}) takes {compared}. " if others else ""
     if worth:
-        return f"{first}1 % more die area for {small['name']}: -{figure(worth, 3)} % cost."
+        return f"{first}1 % more die area for {small['name']}: -{figure(worth, 3)} %."
     return f"{first}A larger die would not help {small['name']}: its {limit} does not bind."
 
 

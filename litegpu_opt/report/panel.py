@@ -191,7 +191,7 @@ def _limits(optima: list[Result]) -> Table:
     return Table(
         ("", *(optimum["name"] for optimum in optima)),
         tuple(rows),
-        "Limits that bind: change of the cost when a limit is loosened by 1 %",
+        "Limits that bind: change of the objective when a limit is loosened by 1 %",
     )
 
 
@@ -227,7 +227,7 @@ def _starts(optima: list[Result]) -> str:
 def assumptions_table(optimum: Result) -> Table:
     """The assumptions that matter most, with source and trust."""
     return Table(
-        ("assumption", "1 % more: cost", "value", "range", "trust", "source"),
+        ("assumption", "1 % more: objective", "value", "range", "trust", "source"),
         tuple(
             (
                 row["name"],

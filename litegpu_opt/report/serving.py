@@ -7,7 +7,7 @@ import equinox as eqx
 from ..catalog import Accelerator, Record
 from ..deployment import Deployment, check_batch
 from ..errors import UserError
-from ..evaluation import Metrics, evaluate
+from ..evaluation import Metrics, evaluate, throttled
 from ..execution.roofline import HardRoof, Roof, SoftRoof
 from ..machine.technology import Technology
 from ..numerics import scalar
@@ -48,7 +48,8 @@ def deploy(
     execution: str,
     basis: str,
 ) -> Deployed:
-    """An accelerator that serves a workload at its own clock, both pools alike.
+    """An accelerator that serves a workload, both pools alike, at its own clock or below it where
+    its TDP asks for that.
 
     **Raises:** `UserError` for a way of parallelism that the model or the accelerator cannot have.
     """
@@ -65,18 +66,22 @@ def deploy(
     clock_ghz = scalar(accelerator.design_values["clock_ghz"])
     technology = accelerator.technology(execution=execution, prices=basis)
     ideal = execution == "ideal"
+    roof = HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent)
+    deployment = Deployment(
+        prefill=parallelism,
+        decode=parallelism,
+        batch_prefill=scalar(batch_prefill),
+        batch_decode=scalar(batch_decode),
+        clock_prefill_ghz=clock_ghz,
+        clock_decode_ghz=clock_ghz,
+    )
     return Deployed(
         accelerator=accelerator,
         workload=workload,
-        deployment=Deployment(
-            prefill=parallelism,
-            decode=parallelism,
-            batch_prefill=scalar(batch_prefill),
-            batch_decode=scalar(batch_decode),
-            clock_prefill_ghz=clock_ghz,
-            clock_decode_ghz=clock_ghz,
-        ),
+        deployment=deployment
+        if ideal
+        else throttled(accelerator.design(), deployment, technology, workload, roof),
         technology=technology,
         constants=accelerator.provenance(execution=execution, prices=basis),
-        roof=HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent),
+        roof=roof,
     )
