@@ -42,7 +42,9 @@ _DESIGN = {
     ),
     "aspect_ratio": Key("aspect_ratio", "", "Long side of a die over its short side", 1, 10),
     "dies_per_package": Key("dies_per_package", "", "Compute dies", 1, 16, whole=True),
+    "tdp": Key("tdp_w", "W", "TDP that it is specified for, if above its rated powers", 1, 100_000),
 }
+_OPTIONAL = ("tdp",)
 
 _BILL_OF_MATERIALS = {
     key: Key(f"{key}_usd", "USD", "Published estimate")
@@ -244,7 +246,7 @@ def _merged(
     entries = (parent.technology_names if parent else {}) | content.technology.entries()
     group = content.largest_group or (parent.largest_group if parent else None)
     for key, needed in _DESIGN.items():
-        if needed.field not in design:
+        if needed.field not in design and key not in _OPTIONAL:
             raise _missing(f"{place}:design.{key}", allowed_quantity(needed.unit))
     for table in HARDWARE_TABLES:
         if table not in entries:

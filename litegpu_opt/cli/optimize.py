@@ -32,7 +32,9 @@ def optimize(
     *,
     out: Annotated[
         Path | None,
-        Parameter(help="Folder for study.toml, result.json and report.md.", converter=_folder),
+        Parameter(
+            help="Folder for study.toml, result.json, report.md and designs/.", converter=_folder
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -124,11 +126,16 @@ def _check_folder(folder: Path, asked_hash: str) -> None:
 
 def _write(folder: Path, study_text: str, content: dict[str, Any]) -> None:
     from ..files import write_atomic
+    from ..report.design_file import design_files
     from ..report.document import json_text
     from ..report.markdown import markdown_report
 
     write_atomic(folder / "result.json", json_text(content) + "\n")
     write_atomic(folder / "report.md", markdown_report(content))
+    designs = folder / "designs"
+    designs.mkdir(exist_ok=True)
+    for name, text in design_files(content):
+        write_atomic(designs / name, text)
     write_atomic(folder / "study.toml", study_text)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token, convert
@@ -161,6 +161,24 @@ class Serving:
             converter=whole(1, LARGEST_BATCH),
         ),
     ] = None
+    tp_prefill: Annotated[
+        int | None,
+        Parameter(
+            help="Devices that split every layer in the prefill pool [default: as --tp].",
+            converter=whole(1, LARGEST_BATCH),
+        ),
+    ] = None
+    clock_prefill: Annotated[
+        str | None,
+        Parameter(
+            help='Clock of prefill, such as "1.2 GHz" [default: the chip\'s, or what its TDP '
+            "allows]."
+        ),
+    ] = None
+    clock_decode: Annotated[
+        str | None,
+        Parameter(help="Clock of decode [default: the chip's, or what its TDP allows]."),
+    ] = None
     ttft: Annotated[
         str | None, Parameter(help='Limit on the time to first token, such as "1 s" [none].')
     ] = None
@@ -196,9 +214,16 @@ class Serving:
 
         def limit(name: str) -> float:
             text = given(name, unit="ms")
-            value = None if text is None else _milliseconds(f"--{name}", text)
+            value = None if text is None else _quantity(f"--{name}", text, "ms")
             inputs[name]["value"] = value
             return NO_LIMIT_MS if value is None else value
+
+        def clock(phase: str) -> float | None:
+            name = f"clock_{phase}"
+            text = given(name, unit="GHz")
+            value = None if text is None else _quantity(f"--clock-{phase}", text, "GHz")
+            inputs[name]["value"] = value
+            return value
 
         transformer = read_transformer(given("model"), "--model")
         chip = load_accelerator(stated("accelerator", accelerator), "--accelerator")
@@ -209,6 +234,7 @@ class Serving:
             collective=given("collective", "ring"),
             absorb_latent=_ABSORB[given("latent", "auto")],
         )
+        tp_prefill = given("tp_prefill", self.tp)
         batch = given("batch")
         batch_prefill = given("batch_prefill", parallelism.dp * parallelism.microbatches)
         workload = make_workload(
@@ -227,18 +253,20 @@ class Serving:
         return deploy(
             chip,
             workload,
-            parallelism=parallelism,
+            prefill=replace(parallelism, tp=tp_prefill),
+            decode=parallelism,
             batch_prefill=batch_prefill,
             batch_decode=batch,
+            clocks_ghz=(clock("prefill"), clock("decode")),
             execution=given("execution", "calibrated"),
             basis=stated("basis", basis, "cost"),
         )
 
 
-def _milliseconds(option: str, text: str) -> float | None:
+def _quantity(option: str, text: str, unit: str) -> float | None:
     from ..fields import limit
 
     try:
-        return limit("ms")(text)
+        return limit(unit)(text)
     except UserError as error:
         raise UserError(error.what, where=option, allowed=error.allowed) from None
