@@ -2,13 +2,14 @@
 
 import functools
 import math
+import warnings
 
 import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from litegpu_opt.optimizer import interior
@@ -94,7 +95,10 @@ FEASIBLE, INFEASIBLE = (random_programs(seed, seed == 1) for seed in (1, 2))
 
 
 def by_clarabel(exponents, logs, n, m):
-    """Logarithm of the least value, and multipliers of the limits, of a geometric program."""
+    """Logarithm of the least value, and multipliers of the limits, of a geometric program.
+
+    `None` where Clarabel itself does not reach its accuracy.
+    """
     x = cvxpy.Variable(n, pos=True)
 
     def posynomial(i):
@@ -107,9 +111,15 @@ def by_clarabel(exponents, logs, n, m):
     limits = [posynomial(1 + i) <= 1.0 for i in range(m)]
     box = [x >= np.exp(LOWER[:n]), x <= np.exp(UPPER[:n])]
     problem = cvxpy.Problem(cvxpy.Minimize(posynomial(0)), limits + box)
-    problem.solve(gp=True, solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
-    assert problem.status == "optimal"
-    return math.log(problem.value), np.array([float(limit.dual_value) for limit in limits])
+    for tolerance in (1e-9, 1e-8):
+        accuracy = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), tolerance)
+        with warnings.catch_warnings():
+            # it warns where it does not reach the accuracy asked for
+            warnings.simplefilter("ignore", UserWarning)
+            problem.solve(gp=True, solver=cvxpy.CLARABEL, **accuracy)
+        if problem.status == "optimal":
+            return math.log(problem.value), np.array([float(row.dual_value) for row in limits])
+    return None
 
 
 @functools.cache
@@ -171,7 +181,9 @@ def test_any_program_is_solved_as_clarabel_does(seed, n, m, steepness, sparsity)
     logs[1 + m :] = NEVER
     inside = np.asarray(posynomials(exponents, logs)(random.uniform(-1.0, 1.0, VARIABLES)))
     logs[1 : 1 + m] -= (inside[1 : 1 + m] + random.uniform(0.05, 0.5, m))[:, None]
-    value, multipliers = by_clarabel(exponents, logs, n, m)
+    expected = by_clarabel(exponents, logs, n, m)
+    assume(expected is not None)
+    value, multipliers = expected
     starts = random.uniform(LOWER, UPPER, size=(COUNT, VARIABLES))
     many = (np.broadcast_to(part, (COUNT, *part.shape)) for part in (exponents, logs))
     solution, ours, bound, _ = solve((*many, None, None), starts)
