@@ -107,12 +107,15 @@ def _pools(model: str, prompt: float, output: float, devices: int) -> tuple[Pool
 
 
 def _deployed(row: MeasuredPower, chip: Accelerator) -> Deployed:
+    way = Parallelism(tp=row.devices)
     return deploy(
         chip,
         _workload(row.model, row.prompt, row.output),
-        parallelism=Parallelism(tp=row.devices),
+        prefill=way,
+        decode=way,
         batch_prefill=row.batch,
         batch_decode=row.batch,
+        clocks_ghz=(None, None),
         execution="calibrated",
         basis="cost",
     )
