@@ -12,9 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from ..objectives import TOKENS_PER_MILLION
-from ..questions import FRONT_LIMITS
 from ..space import OBJECTIVES, PHYSICAL
-from ..study import Study
+from ..study import FRONT_LIMITS, Study
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at

@@ -1,9 +1,11 @@
 """What a study asks, summarised with the origin of every value."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..catalog import DEFAULT_ENTRIES, HARDWARE_TABLES, records
+from ..files import toml_literal
 from .document import Section, Table, figure
 
 
@@ -62,6 +64,8 @@ def asked(content: Result) -> Section:
             row(f"  {name}", _override(inputs, name, new), "technology.overrides")
             for name, new in inputs["technology.overrides"]["value"].items()
         ),
+        row("objective", f"least {_objective(inputs['objective']['value'])}", "objective"),
+        *_candidates(inputs),
         row(
             "money, timing",
             f"{value('basis')} basis, {value('technology.execution')} execution",
@@ -79,6 +83,35 @@ def asked(content: Result) -> Section:
         *_domains(inputs),
     ]
     return Section("Asked", (Table(("input", "value", "origin"), tuple(rows), numeric=False),))
+
+
+def _objective(stated: Any) -> str:
+    """What is made small, as the study states it."""
+    if isinstance(stated, str):
+        return stated
+    return " x ".join(f"{name}^{power:g}" for name, power in stated.items())
+
+
+def _candidates(inputs: Result) -> list[tuple[str, str, str]]:
+    """Limits of the study's own on each candidate."""
+    limits = ("die_area_max", "tdp_max", "unit_cost_max", "bounds")
+    rows = []
+    for index in itertools.count():
+        at = f"candidate[{index}]"
+        if f"{at}.name" not in inputs:
+            return rows
+        stated = {key: inputs[f"{at}.{key}"]["value"] for key in limits}
+        set_here = [
+            f"{key} {value if isinstance(value, str) else toml_literal(value)}"
+            for key, value in stated.items()
+            if value not in ("none", {})
+        ]
+        dies = inputs[f"{at}.dies_per_package"]["value"]
+        counted = " or ".join(map(str, dies if isinstance(dies, list) else [dies]))
+        noun = "die" if counted == "1" else "dies"
+        text = "; ".join([f"{counted} {noun} in a package", *set_here])
+        rows.append((f"  {inputs[f'{at}.name']['value']}", text, _origins(inputs, [f"{at}.name"])))
+    return rows
 
 
 def _domains(inputs: Result) -> list[tuple[str, str, str]]:

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from .catalog import default_records
-from .errors import UserError, unknown_name
-from .fields import checked, plain_text, whole
-from .files import Table, invalid
-from .space import OBJECTIVES, RECIPROCALS, objective_name
-from .units import parse_quantity, shown
+from ..catalog import default_records
+from ..errors import UserError, unknown_name
+from ..fields import checked, plain_text, whole
+from ..files import Table, invalid
+from ..space import OBJECTIVES, RECIPROCALS, objective_name
+from ..units import parse_quantity, shown
 
 
 AUTO = "auto"

@@ -1,0 +1,29 @@
+"""The study: what is asked, of which candidates, in which technologies. No JAX here."""
+
+from .file import load_study, resolved_toml, study_hash, study_transformers
+from .questions import FRONT_LIMITS, StudyBreakEven, StudyFront
+from .study import Study
+from .tables import (
+    StudyBaseline,
+    StudyCandidate,
+    StudySpace,
+    StudyTechnology,
+    StudyWorkload,
+)
+
+
+__all__ = [
+    "FRONT_LIMITS",
+    "Study",
+    "StudyBaseline",
+    "StudyBreakEven",
+    "StudyCandidate",
+    "StudyFront",
+    "StudySpace",
+    "StudyTechnology",
+    "StudyWorkload",
+    "load_study",
+    "resolved_toml",
+    "study_hash",
+    "study_transformers",
+]
