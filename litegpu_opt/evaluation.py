@@ -135,7 +135,7 @@ def throttled(
         ).time_ms
 
     times = jax.vmap(times_ms)(shares)
-    fast = times <= (1.0 + AS_FAST) * jnp.min(times, axis=0)
+    fast = times <= (1.0 + AS_FAST) * jnp.min(times, axis=0, keepdims=True)
     prefill_ghz, decode_ghz = shares[jnp.argmax(fast, axis=0)] * clocks_ghz
     return replace(deployment, clock_prefill_ghz=prefill_ghz, clock_decode_ghz=decode_ghz)
 

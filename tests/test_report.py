@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+import shlex
 from collections import Counter
 
 import numpy as np
@@ -151,7 +152,7 @@ def test_findings_say_what_staying_small_costs(content):
     assert f"{percent(lite['objective'] / reticle['objective'] - 1)} more than reticle" in text
     assert f"{percent(lite['objective'] / multi['objective'] - 1)} more than multi-die" in text
     worth = lite["multipliers"]["die_area_max"]
-    assert f"1 % more die area for lite: -{figure(worth, 3)} % cost" in text
+    assert f"1 % more die area for lite: -{figure(worth, 3)} %." in text
     assert "Big dies win: multi-die" in text
 
 
@@ -172,7 +173,7 @@ def test_a_cheaper_baseline_is_said_first(content):
     h100["objective"] = 0.8 * best
     shrunk["objective"] = 0.5 * best
     first = findings(workload)[0]
-    assert first.startswith("No candidate beats h100-sxm. Cheapest candidate: ")
+    assert first.startswith("No candidate beats h100-sxm. Best candidate: ")
     assert "25 % more than h100-sxm" in first
 
 
@@ -255,6 +256,7 @@ def test_reasons_end_with_one_full_stop(content, screen):
 
 def test_folder_holds_the_study_the_json_and_the_report(finished):
     assert sorted(path.name for path in finished.folder.iterdir()) == [
+        "designs",
         "report.md",
         "result.json",
         "study.toml",
@@ -263,6 +265,21 @@ def test_folder_holds_the_study_the_json_and_the_report(finished):
     again = load_study(finished.folder / "study.toml")
     assert study_hash(again) == finished.content["study_hash"]
     assert study_hash(again) == study_hash(load_study(finished.study))
+
+
+@pytest.mark.parametrize("name", ["lite", "multi-die"])
+def test_a_buildable_design_is_a_file_that_evaluates_to_the_same_numbers(finished, content, name):
+    path = finished.folder / "designs" / f"70b.{name}.toml"
+    command = path.read_text().splitlines()[1].removeprefix("# litegpu ")
+    words = shlex.split(command.replace(path.name, str(path)))
+    done = panel_fixture.run(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    [built] = [o["buildable"] for o in content["panel"][0]["optima"] if o["name"] == name]
+    for key, value in built.items():
+        if key.endswith(("_s", "_w", "_usd", "_gb", "_tokens", "_token")) and value is not None:
+            assert again[key] == pytest.approx(value, rel=1e-12), key
+    assert again["feasible"]
 
 
 def test_report_has_decision_sources_and_a_way_to_reproduce(finished, content):

@@ -64,11 +64,12 @@ def asked(content: Result) -> Section:
             row(f"  {name}", _override(inputs, name, new), "technology.overrides")
             for name, new in inputs["technology.overrides"]["value"].items()
         ),
-        row("objective", f"least {_objective(inputs['objective']['value'])}", "objective"),
         *_candidates(inputs),
         row(
             "money, timing",
-            f"{value('basis')} basis, {value('technology.execution')} execution",
+            f"least {_objective(inputs['objective']['value'])}; {value('basis')} basis, "
+            f"{value('technology.execution')} execution",
+            "objective",
             "basis",
             "technology.execution",
         ),
@@ -93,13 +94,11 @@ def _objective(stated: Any) -> str:
 
 
 def _candidates(inputs: Result) -> list[tuple[str, str, str]]:
-    """Limits of the study's own on each candidate."""
+    """Names of the candidates of a file, with the study's own limits on each."""
     limits = ("die_area_max", "tdp_max", "unit_cost_max", "bounds")
-    rows = []
-    for index in itertools.count():
-        at = f"candidate[{index}]"
-        if f"{at}.name" not in inputs:
-            return rows
+    texts, keys = [], []
+    numbers = itertools.takewhile(lambda n: f"candidate[{n}].name" in inputs, itertools.count())
+    for at in (f"candidate[{number}]" for number in numbers):
         stated = {key: inputs[f"{at}.{key}"]["value"] for key in limits}
         set_here = [
             f"{key} {value if isinstance(value, str) else toml_literal(value)}"
@@ -109,9 +108,11 @@ def _candidates(inputs: Result) -> list[tuple[str, str, str]]:
         dies = inputs[f"{at}.dies_per_package"]["value"]
         counted = " or ".join(map(str, dies if isinstance(dies, list) else [dies]))
         noun = "die" if counted == "1" else "dies"
-        text = "; ".join([f"{counted} {noun} in a package", *set_here])
-        rows.append((f"  {inputs[f'{at}.name']['value']}", text, _origins(inputs, [f"{at}.name"])))
-    return rows
+        name = inputs[f"{at}.name"]["value"]
+        texts.append(f"{name} ({', '.join([f'{counted} {noun}', *set_here])})")
+        keys.append(f"{at}.name")
+    origins = _origins(inputs, keys)
+    return [] if origins == "default" else [("candidates", "; ".join(texts), origins)]
 
 
 def _domains(inputs: Result) -> list[tuple[str, str, str]]:

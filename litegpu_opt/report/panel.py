@@ -87,7 +87,6 @@ _DESIGN: tuple[tuple[str, Cell], ...] = (
     ("TDP, W", lambda e: figure(e["tdp_w"])),
     ("unit cost (bill of materials), USD", lambda e: figure(e["unit_cost_usd"])),
     _PRICE,
-    ("ownership, USD/device-hour, no energy", lambda e: figure(e["usd_per_device_hour"])),
 )
 
 _DEPLOYMENT: tuple[tuple[str, Cell], ...] = (
@@ -118,8 +117,7 @@ _OBJECTIVE: tuple[tuple[str, Cell], ...] = (
 )
 
 _COST: tuple[tuple[str, Cell], ...] = (
-    ("cost, USD/M output tokens", lambda e: figure(e["usd_per_million_tokens"])),
-    ("  output tokens per USD", lambda e: figure(e["tokens_per_dollar"])),
+    ("output tokens per USD", lambda e: figure(e["tokens_per_dollar"])),
     ("  at half load, USD/M", lambda e: figure(e["usd_per_million_tokens_half_load"])),
 )
 
@@ -171,7 +169,6 @@ def _buildable(optima: list[Result], objective: str) -> Table:
         _objective(objective),
         ("  above the relaxed bound", _gap),
         ("  above the bound of all buildable", lambda e: percent(e["lattice_gap"], 2)),
-        ("  above that of its memory and ports", lambda e: percent(e["branch_gap"], 2)),
     )
     title = "Buildable: whole SMs, stacks, ports and batches"
     return _grid(title, "", built, (*cost, *_design(built), *_DEPLOYMENT[:2]))

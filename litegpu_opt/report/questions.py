@@ -75,7 +75,7 @@ def _break_even(found: Result) -> str:
     first, second = found["sides"]
     low, high = found["values"][0], found["values"][-1]
     where = f"{found['parameter']} from {figure(low)} to {figure(high)}"
-    ratios = [ratio for ratio in found["ratios"] if ratio is not None]
+    ratios = list(filter(_known, found["ratios"]))
     if found["crossings"]:
         values = " and ".join(figure(value) for value in found["crossings"])
         sides = f"Break-even of {first} and {second}"
@@ -89,12 +89,16 @@ def _break_even(found: Result) -> str:
     )
 
 
+def _known(value: float | None) -> bool:
+    """Whether a number is one: neither infeasible nor out of the question."""
+    return value is not None and math.isfinite(value)
+
+
 def _tornado(name: str, bars: list[Result]) -> Table:
     def change(bar: Result, key: str) -> str:
-        if math.isnan(bar[key]):
+        if not _known(bar[key]):
             return NOT_APPLICABLE
-        ratio = bar[key] / bar["objective"]
-        return f"{100.0 * (ratio - 1.0):+.1f} %" if math.isfinite(ratio) else "infeasible"
+        return f"{100.0 * (bar[key] / bar['objective'] - 1.0):+.1f} %"
 
     rows = [
         (
