@@ -139,3 +139,13 @@ def test_format_that_weights_cannot_have_is_refused(name):
 def test_links_are_per_direction(name, gb_s):
     """Half of what data sheets quote for both directions; PCIe 4.0 x16 is half of 5.0."""
     assert load_accelerator(name).design_values["network_gb_s"] == gb_s
+
+
+def test_a_link_says_that_it_is_per_direction(tmp_path):
+    """An H800 is an H100 with 400 GB/s of both directions: 200 GB/s each."""
+    path = tmp_path / "h800.toml"
+    path.write_text('extends = "h100-sxm"\ndesign.network_per_direction = "200 GB/s"\n')
+    assert load_accelerator(path).design_values["network_gb_s"] == 200.0
+    path.write_text('extends = "h100-sxm"\ndesign.network = "400 GB/s"\n')
+    with pytest.raises(UserError, match="did you mean network_per_direction"):
+        load_accelerator(path)

@@ -33,7 +33,8 @@ def optimize(
     out: Annotated[
         Path | None,
         Parameter(
-            help="Folder for study.toml, result.json, report.md and designs/.", converter=_folder
+            help="Folder for study.toml, result.json, report.md, designs/ and figures/.",
+            converter=_folder,
         ),
     ] = None,
     seed: Annotated[
@@ -128,6 +129,7 @@ def _write(folder: Path, study_text: str, content: dict[str, Any]) -> None:
     from ..files import write_atomic
     from ..report.design_file import design_files
     from ..report.document import json_text
+    from ..report.figures import draw, front_figures
     from ..report.markdown import markdown_report
 
     write_atomic(folder / "result.json", json_text(content) + "\n")
@@ -136,6 +138,10 @@ def _write(folder: Path, study_text: str, content: dict[str, Any]) -> None:
     designs.mkdir(exist_ok=True)
     for name, text in design_files(content):
         write_atomic(designs / name, text)
+    for name, figure in front_figures(content):
+        figures = folder / "figures"
+        figures.mkdir(exist_ok=True)
+        draw(figure, figures, name)
     write_atomic(folder / "study.toml", study_text)
 
 
