@@ -19,7 +19,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 2.0)
 settings.register_profile(
     "litegpu",
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
