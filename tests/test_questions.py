@@ -235,3 +235,16 @@ def test_a_wrong_question_is_one_clear_line(tmp_path, old, new, where, what):
         read(tmp_path, STUDY.replace(old, new, 1))
     assert where in str(caught.value) and what in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_break_even_is_answered_where_a_side_cannot_serve(tmp_path):
+    small = STUDY.split("[[front]]")[0].replace("specialised = true", "").replace("tornado = 2", "")
+    (tmp_path / "tiny.toml").write_text('extends = "h100-sxm"\ndesign.memory = "4 GB"\n')
+    text = small.replace('accelerator = "h100-sxm"', 'accelerator = "tiny.toml"') + (
+        '[[break_even]]\nparameter = "process.defects_per_cm2"\nbetween = ["reticle", "{path}"]\n'
+    )
+    text = text.replace("{path}", str(tmp_path / "tiny.toml"))
+    text = text.replace('accelerator = "tiny.toml"', f'accelerator = "{tmp_path / "tiny.toml"}"')
+    [workload] = optimize(read(tmp_path, text)).panel
+    [found] = workload.break_evens
+    assert found.crossings == () and all(math.isnan(ratio) for ratio in found.ratios)

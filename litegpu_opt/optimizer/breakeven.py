@@ -7,6 +7,7 @@ order changes, the grid is drawn closer until the crossing is pinned.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -37,17 +38,25 @@ def search_break_evens(
         for workload, row in enumerate(study.workloads):
             sides = [_side(groups, ended, workload, name) for name in asked.between]
             pair = [side for side in sides if side is not None]
-            if asked.concerns(row.name) and len(pair) == len(sides):
-                found.append((workload, _search(asked, pair, study, progress)))
+            if asked.concerns(row.name):
+                both = len(pair) == len(sides)
+                answer = _search(asked, pair, study, progress) if both else _infeasible(asked)
+                found.append((workload, answer))
     return found
+
+
+def _infeasible(asked: StudyBreakEven) -> BreakEven:
+    """The answer where a side cannot serve the workload at all."""
+    return BreakEven(asked.parameter, asked.between, asked.ends, (math.nan, math.nan), ())
 
 
 def _side(
     groups: Sequence[Group], ended: Sequence[Ended], workload: int, name: str
 ) -> Group | None:
     """The best branches of a candidate or baseline on a workload, if it is feasible there."""
+    own = Path(name).stem if name.endswith(".toml") else name
     for group, end in zip(groups, ended, strict=True):
-        if (group.workload, group.name) == (workload, name) and end.best is not None:
+        if (group.workload, group.name) == (workload, own) and end.best is not None:
             return narrowed(group, end, BRANCHES)
     return None
 

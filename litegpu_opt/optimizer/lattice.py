@@ -19,10 +19,10 @@ from ..machine.technology import Technology
 from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import hold, stack, with_aspect
-from .ended import Ended, solved
+from .ended import Ended
 from .groups import Group, study_technologies
 from .solved import Solved
-from .solving import Progress, solve
+from .solving import Progress, settle, solve, take
 
 
 BRANCHES = 12
@@ -62,9 +62,13 @@ def search_buildable(
     ) -> dict[int, list[Solved]]:
         """The best of the next stage; bounds of the others are noted."""
         found = _solve(_holding(items, choices), f"buildable: {name}", progress)
+        kept = {
+            n: [item for item in of_group[:KEPT] if math.isfinite(item.value)]
+            for n, of_group in found.items()
+        }
         for n, of_group in found.items():
-            rest[n] += [item.bound for item in of_group[KEPT:]]
-        return {n: of_group[:KEPT] for n, of_group in found.items()}
+            rest[n] += [item.bound for item in of_group[len(kept[n]) :]]
+        return kept
 
     branches = {n: _best_branches(groups[n], ended[n], rest[n]) for n in chosen}
     relaxed = stage(branches, lambda item: [{}], "branches")
@@ -87,7 +91,7 @@ def search_buildable(
     built = {}
     for n, items in whole.items():
         found = next(_all_placed(items, ()), None)
-        if found is not None:
+        if found is not None and math.isfinite(found.value):
             built[n] = Built(found, min(rest[n]))
     return built
 
@@ -154,22 +158,21 @@ def _holding(items: Mapping[int, Sequence[Solved]], choices: Choices) -> list[tu
 def _solve(
     rows: list[tuple[int, Solved]], stage: str, progress: Progress, *, bound_of_parent: bool = False
 ) -> dict[int, list[Solved]]:
-    """Group -> its rows with their optima, best first; infeasible ones left out."""
+    """Group -> its rows with their optima, best first. What is proved infeasible is left out; what
+    could be neither solved nor proved so has an infinite value, and its bound.
+    """
     if not rows:
         return {}
-    outcome = solve(
-        stack([item.branch for _, item in rows]),
-        np.stack([item.x for _, item in rows]),
-        stage,
-        progress,
-    )
+    branches = stack([item.branch for _, item in rows])
+    outcome = solve(branches, np.stack([item.x for _, item in rows]), stage, progress)
+    if not bound_of_parent:  # else bounds are not asked for, and need no proof
+        outcome = settle(branches, np.arange(len(rows)), outcome, progress)
+    end = Ended(take(outcome, (slice(None), None)))
     found: dict[int, list[Solved]] = {n: [] for n, _ in rows}
-    for row, good in enumerate(solved(outcome)):
-        n, item = rows[row]
-        if good:
-            bound = item.bound if bound_of_parent else float(outcome.bound[row])
-            x, value = np.asarray(outcome.x[row]), float(outcome.value[row])
-            found[n].append(replace(item, x=x, value=value, bound=bound))
+    for (n, item), x, value, bound in zip(rows, outcome.x, end.value, end.bound, strict=True):
+        if bound < math.inf:
+            bound = item.bound if bound_of_parent else float(bound)
+            found[n].append(replace(item, x=np.asarray(x), value=float(value), bound=bound))
     return {n: sorted(items, key=lambda item: item.value) for n, items in found.items()}
 
 
