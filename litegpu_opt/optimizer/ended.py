@@ -1,6 +1,7 @@
 """How the branches of a group ended: values, bounds, and what that says about its starts."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,33 +22,33 @@ class Ended:
 
     lanes: Outcome
 
-    @property
+    @cached_property
     def value(self) -> np.ndarray:
         """Least value of each branch; infinite where no start is solved."""
         return self._best_of(self.lanes.value)
 
-    @property
+    @cached_property
     def hard_value(self) -> np.ndarray:
         """Least value of each branch under the hard roofline."""
         return self._best_of(self.lanes.hard_value)
 
-    @property
+    @cached_property
     def bound(self) -> np.ndarray:
         """Lower bound of each branch; infinite where proved infeasible."""
         proved = np.any(self.lanes.infeasibility > 0.0, axis=1) & ~solved(self.lanes).any(axis=1)
         return np.where(proved, np.inf, np.max(self.lanes.bound, axis=1))
 
-    @property
+    @cached_property
     def least(self) -> float:
         """Least value of all branches."""
         return float(self.value.min())
 
-    @property
+    @cached_property
     def hard_bound(self) -> np.ndarray:
         """Lower bound of each branch under the hard roofline."""
         return np.max(self.lanes.hard_bound, axis=1)
 
-    @property
+    @cached_property
     def best(self) -> int | None:
         """The best feasible branch."""
         return int(np.argmin(self.value)) if np.isfinite(self.value).any() else None

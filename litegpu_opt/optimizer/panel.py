@@ -22,8 +22,7 @@ from .ended import Ended
 from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Built, search_buildable
-from .pareto import Front as SearchedFront
-from .pareto import search_fronts
+from .pareto import SearchedFront, search_fronts
 from .result import (
     Baseline,
     Buildable,

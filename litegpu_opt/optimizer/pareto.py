@@ -20,8 +20,12 @@ from .solving import Progress
 from .variants import with_limit, with_objective
 
 
+EDGE = 1e-4
+"""The least value of an objective is loosened by this, so that its point is inside."""
+
+
 @dataclass(frozen=True)
-class FrontPoint:
+class SearchedPoint:
     """One point of a front."""
 
     limit: float
@@ -33,17 +37,17 @@ class FrontPoint:
 
 
 @dataclass(frozen=True)
-class Front:
+class SearchedFront:
     """How the best value of a candidate depends on one limit."""
 
     group: int
     over: str
-    points: tuple[FrontPoint, ...]
+    points: tuple[SearchedPoint, ...]
 
 
 def search_fronts(
     groups: Sequence[Group], ended: Sequence[Ended], study: Study, progress: Progress
-) -> list[Front]:
+) -> list[SearchedFront]:
     """All fronts that a study asks for."""
     asked = [
         (n, front)
@@ -63,7 +67,7 @@ def search_fronts(
         return []
     found = iter(zip(variants, _search(variants, study, progress), strict=True))
     return [
-        Front(n, front.over, tuple(_point(limit, *next(found)) for limit in row))
+        SearchedFront(n, front.over, tuple(_point(limit, *next(found)) for limit in row))
         for (n, front), row in zip(asked, limits, strict=True)
     ]
 
@@ -97,10 +101,6 @@ def _limits(
     return rows
 
 
-EDGE = 1e-4
-"""The least value of an objective is loosened by this, so that its point is inside."""
-
-
 def _search(variants: Sequence[Group], study: Study, progress: Progress) -> list[Ended]:
     if not variants:
         return []
@@ -114,5 +114,5 @@ def _log_objective(group: Group, end: Ended, name: str) -> float:
     return float(log_objectives(best.x, best.branch)[list(OBJECTIVES).index(name)])
 
 
-def _point(limit: float, group: Group, end: Ended) -> FrontPoint:
-    return FrontPoint(float(limit), best_of(group, end), float(end.bound.min()))
+def _point(limit: float, group: Group, end: Ended) -> SearchedPoint:
+    return SearchedPoint(float(limit), best_of(group, end), float(end.bound.min()))

@@ -84,19 +84,24 @@ def whole_bounds(group: Group, bounds: Mapping[Part, float]) -> np.ndarray:
 
     A part that is proved infeasible has an infinite bound, and so has every branch with it.
     """
-    counts = "usd_per_million_tokens" in group.task.objective
-    design_usd = {
-        name: counts * TOKENS_PER_MILLION * float(nre_usd_per_token(technology))
-        for name, technology in _technologies(group).items()
-    }
+    design = design_costs(group)
     # a part without a bound adds nothing; one far from feasible may be more than a number holds
     with np.errstate(divide="ignore", over="ignore"):
         sums = [
             sum(np.exp(bounds[part]) for part in parts_of(choice, group.task))
-            + design_usd[choice.technology]
+            + design[choice.technology]
             for choice, _ in group.branches
         ]
         return np.log(sums)
+
+
+def design_costs(group: Group) -> dict[str, float]:
+    """Name of each technology -> what a design adds to the objective, which no part has."""
+    counts = "usd_per_million_tokens" in group.task.objective
+    return {
+        name: counts * TOKENS_PER_MILLION * float(nre_usd_per_token(technology))
+        for name, technology in _technologies(group).items()
+    }
 
 
 def _technologies(group: Group) -> dict[str, Technology]:

@@ -8,6 +8,7 @@ logarithm of the cost per token over the logarithms of the variables.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..execution.roofline import Roof, SoftRoof, for_pools
@@ -48,6 +49,11 @@ class Branch(eqx.Module):
     def box(self) -> tuple[Array, Array]:
         """Bounds of the logarithms."""
         return jnp.asarray(self.lower), jnp.asarray(self.upper)
+
+    @property
+    def middle(self) -> np.ndarray:
+        """Middle of the box, in logarithms; of every lane where there are several."""
+        return (np.asarray(self.lower) + np.asarray(self.upper)) / 2.0
 
     @property
     def pool_count(self) -> int:

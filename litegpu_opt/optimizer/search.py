@@ -49,8 +49,7 @@ def solve_parts(groups: Sequence[Group], progress: Progress) -> Parts:
     if not rows:
         return Parts(of_groups, Ended(_unsolved(groups[0], np.zeros(0), np.zeros(0), 1)))
     branches = stack(rows)
-    middle = (np.asarray(branches.lower) + np.asarray(branches.upper)) / 2.0
-    outcome = solve(branches, middle, "bounds", progress)
+    outcome = solve(branches, branches.middle, "bounds", progress)
     outcome = settle(branches, np.arange(len(rows)), outcome, progress)
     return Parts(of_groups, Ended(take(outcome, (slice(None), None))))
 

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..space import OBJECTIVES
 from .branches import push, stack
 from .ended import Ended, solved
 from .groups import Group
-from .problem import Branch
 from .result import Shortfall
 from .solving import Progress, solve
+from .variants import allowed
 
 
 def search_shortfalls(
@@ -33,38 +32,19 @@ def search_shortfalls(
     if not rows:
         return {n: () for n in stuck}
     branches = stack([branch for _, _, branch in rows])
-    outcome = solve(
-        branches,
-        (np.asarray(branches.lower) + np.asarray(branches.upper)) / 2.0,
-        "what would help",
-        progress,
-    )
+    outcome = solve(branches, branches.middle, "what would help", progress)
     least_log = np.where(solved(outcome), outcome.value, np.inf)
     found: dict[int, list[Shortfall]] = {n: [] for n in stuck}
     for n, limit in dict.fromkeys((n, limit) for n, limit, _ in rows):
         mine = [row for row, key in enumerate(rows) if key[:2] == (n, limit)]
         least = float(least_log[mine].min())
-        allowed = _allowed(limit.name, rows[mine[0]][2])
+        most = allowed(rows[mine[0]][2], limit.name)
         found[n].append(
             Shortfall(
                 limit=limit.name,
                 unit=limit.unit,
-                allowed=allowed,
-                reachable=allowed * float(np.exp(least)) if np.isfinite(least) else None,
+                allowed=most,
+                reachable=most * float(np.exp(least)) if np.isfinite(least) else None,
             )
         )
     return {n: tuple(items) for n, items in found.items()}
-
-
-def _allowed(limit: str, branch: Branch) -> float:
-    ttft_ms, tbt_ms = branch.pools.limit_ms
-    caps = branch.caps
-    by_name = {
-        "die_area_max": caps.die_area_max_mm2,
-        "tdp_max": caps.tdp_max_w,
-        "unit_cost_max": caps.unit_cost_max_usd,
-        "ttft": ttft_ms,
-        "tbt": tbt_ms,
-        **{f"{name}_max": cap for name, cap in zip(OBJECTIVES, caps.objectives, strict=True)},
-    }
-    return float(by_name[limit])

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..machine.cost import nre_usd_per_token
-from ..objectives import TOKENS_PER_MILLION
 from ..workload.phases import PHASES
 from .branches import Choice, stack
 from .ended import solved
 from .groups import Group
-from .parts import Part, part_branches, parts_of
+from .parts import Part, design_costs, part_branches, parts_of
 from .problem import Branch
 from .search import Parts
 from .solved import Solved
@@ -53,8 +51,7 @@ def search_specialised(
     if not rows:
         return {}
     branches = stack([item.branch for item in rows])
-    middle = (np.asarray(branches.lower) + np.asarray(branches.upper)) / 2.0
-    outcome = solve(branches, middle, "specialised", progress)
+    outcome = solve(branches, branches.middle, "specialised", progress)
     found = {}
     for (n, pair), first in zip(pairs.items(), range(0, len(rows), 2), strict=True):
         if solved(outcome)[first : first + 2].all():
@@ -63,7 +60,8 @@ def search_specialised(
                 for row, item in enumerate(pair, first)
             )
             lowest = [bounds[n][_least(bounds[n], pool)] for pool in range(len(PHASES))]
-            design_cost = _design_cost(groups[n], prefill) + _design_cost(groups[n], decode)
+            design = design_costs(groups[n])
+            design_cost = sum(design[item.choice.technology] for item in (prefill, decode))
             found[n] = Specialised(
                 designs=(prefill, decode),
                 value=math.exp(prefill.value) + math.exp(decode.value) + design_cost,
@@ -101,13 +99,3 @@ def _problems(
         )
         for part, branch in zip((prefill, decode), branches, strict=True)
     ]
-
-
-def _design_cost(group: Group, item: Solved) -> float:
-    """Objective of the design of a chip, which its part leaves out."""
-    if "usd_per_million_tokens" not in group.task.objective:
-        return 0.0
-    whole = next(
-        branch for choice, branch in group.branches if choice.technology == item.choice.technology
-    )
-    return TOKENS_PER_MILLION * float(nre_usd_per_token(whole.technology))

@@ -94,6 +94,15 @@ def with_limit(group: Group, limit: str, value: float) -> Group:
     return replace(group, branches=[(choice, other(branch)) for choice, branch in group.branches])
 
 
+def allowed(branch: Branch, limit: str) -> float:
+    """Value of a limit of the study on a branch, by its name in `limits.LIMITS`."""
+    if limit in LATENCIES:
+        return float(branch.pools.limit_ms[PHASES.index(LATENCIES[limit])])
+    if limit in DESIGN_CAPS:
+        return float(getattr(branch.caps, DESIGN_CAPS[limit]))
+    return float(branch.caps.objectives[list(OBJECTIVES).index(limit.removesuffix("_max"))])
+
+
 def _with_cap(caps: Caps, limit: str, value: float) -> Caps:
     if limit in DESIGN_CAPS:
         field = DESIGN_CAPS[limit]

@@ -7,6 +7,7 @@ from typing import Any
 from ..catalog import DEFAULT_ENTRIES, HARDWARE_TABLES, records
 from ..files import toml_literal
 from .document import Section, Table, figure
+from .questions_json import product_text
 
 
 Result = Mapping[str, Any]
@@ -88,9 +89,7 @@ def asked(content: Result) -> Section:
 
 def _objective(stated: Any) -> str:
     """What is made small, as the study states it."""
-    if isinstance(stated, str):
-        return stated
-    return " x ".join(f"{name}^{power:g}" for name, power in stated.items())
+    return stated if isinstance(stated, str) else product_text(stated)
 
 
 def _candidates(inputs: Result) -> list[tuple[str, str, str]]:

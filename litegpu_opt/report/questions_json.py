@@ -64,11 +64,16 @@ def _front(front: Front, run: RunJson) -> dict[str, Any]:
     return {"name": front.name, "over": front.over, "unit": front.unit, "points": points}
 
 
+def product_text(exponents: Mapping[str, float]) -> str:
+    """A product of powers of objectives."""
+    return " x ".join(f"{name}^{power:g}" for name, power in exponents.items())
+
+
 def objective_text(exponents: Mapping[str, float]) -> str:
     """What is made small, in words."""
     if list(exponents.values()) == [1.0]:
         return _TEXTS[next(iter(exponents))]
-    return " x ".join(f"{name}^{power:g}" for name, power in exponents.items())
+    return product_text(exponents)
 
 
 _TEXTS = {
