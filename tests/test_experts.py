@@ -227,7 +227,8 @@ ON_ONE_DEVICE = [
              flop_per_token=2 * 60, moved_per_token=2 * (6 + 5)),
     Operator("shared_up", "mlp", held=40, read=40, flop_per_token=80, moved_per_token=5 + 4),
     Operator("shared_down", "mlp", held=20, read=20, flop_per_token=40, moved_per_token=4 + 5),
-    Operator("combine", "experts", moved_per_token=3 * 5),
+    # two results and that of the shared MLP are read, their sum is written
+    Operator("combine", "experts", moved_per_token=4 * 5),
 ]  # fmt: skip
 
 # Every expert and the shared MLP split over two ranks, one sum at the end: a ring of two sends
@@ -240,15 +241,15 @@ SPLIT = [
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5)),
     Operator("shared_up", "mlp", held=20, read=20, flop_per_token=40, moved_per_token=5 + 2),
     Operator("shared_down", "mlp", held=10, read=10, flop_per_token=20, moved_per_token=2 + 5),
-    Operator("combine", "experts", moved_per_token=3 * 5, exchange=Exchange(1, 2, 5, 5)),
+    Operator("combine", "experts", moved_per_token=4 * 5, exchange=Exchange(1, 2, 5, 5)),
 ]  # fmt: skip
 
 # Six ranks (tp = 2, dp = 3) with one whole expert each. Per token of one replica: the three
 # replicas have 3 * 2 visits, one to each expert. A rank has half a replica's tokens: half the
 # router's work. It sends them to the ranks of two experts, which are always two:
 # 1/2 * 2 * 5 = 5 numbers, of which 5/6 leave it, in a ring of five steps. The shared MLP is whole
-# on every rank, for half the tokens; two results of five numbers and their sum. Two ranks then
-# exchange their halves.
+# on every rank, for half the tokens; two results of five numbers, the shared one and their sum. Two
+# ranks then exchange their halves.
 TO_EACH_RANK = Exchange(1, 5, 5, Fraction(25, 6))
 OWN_ROUTER = replace(ON_ONE_DEVICE[0], flop_per_token=35, moved_per_token=Fraction(11, 2))
 ONE_EACH = [
@@ -261,7 +262,7 @@ ONE_EACH = [
              moved_per_token=Fraction(9, 2)),
     Operator("shared_down", "mlp", held=20, read=20, flop_per_token=20,
              moved_per_token=Fraction(9, 2)),
-    Operator("combine", "experts", moved_per_token=Fraction(15, 2),
+    Operator("combine", "experts", moved_per_token=Fraction(20, 2),
              exchange=Exchange(1, 1, 5, Fraction(5, 2))),
 ]  # fmt: skip
 
@@ -278,8 +279,8 @@ THREE_EACH_PAIR = [
     Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(3, 6, 2, 2),
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5), exchange=TO_EACH_PAIR),
     *ONE_EACH[3:5],
-    # results from 16/5 ranks and their sum, for half the tokens
-    Operator("combine", "experts", moved_per_token=Fraction(1, 2) * (Fraction(16, 5) + 1) * 5,
+    # results from 16/5 ranks, the shared one and their sum, for half the tokens
+    Operator("combine", "experts", moved_per_token=Fraction(1, 2) * (Fraction(16, 5) + 2) * 5,
              exchange=Exchange(1, 1, 5, Fraction(5, 2))),
 ]  # fmt: skip
 
@@ -365,24 +366,25 @@ def test_attention_before_spread_experts_leaves_each_rank_its_tokens(way, expect
 
 
 @pytest.mark.parametrize(
-    ("way", "passes"),
+    ("way", "rows"),
     [
-        (dict(), 4),
-        (dict(tp=2), 4),
-        (dict(dp=3, ep=3), 4),
+        (dict(), 4 + 4 + 2 + 2),
+        (dict(tp=2), 4 + 4 + 2 + 2),
+        (dict(dp=3, ep=3), 4 + 4 + 2 + 2),
         # the norm before attention for all tokens, the three others for half of them
-        (dict(tp=2, ep=2), 1 + 3 / 2),
-        (dict(tp=2, dp=3, ep=6), 1 + 3 / 2),
+        (dict(tp=2, ep=2), 4 + (4 + 2 + 2) / 2),
+        (dict(tp=2, dp=3, ep=6), 4 + (4 + 2 + 2) / 2),
     ],
 )
-def test_norms_after_attention_are_for_the_tokens_of_the_rank(way, passes):
-    """Four norms of five parameters, each on every rank; 4 * 5 numbers a token and norm."""
+def test_norms_after_attention_are_for_the_tokens_of_the_rank(way, rows):
+    """Four norms of five parameters, each on every rank. The two that follow a sum read and write
+    five numbers and the residual, the two after attention and after the MLP five numbers.
+    """
     one = model(MIXTURE)
     four = replace(one, layers=tuple(replace(layer, norms=4) for layer in one.layers))
-    rows = stages(four, Parallelism(**way), decode=True)[0]
-    found = {operator.name: operator for _, operator in rows}["elementwise"]
+    found = {o.name: o for _, o in stages(four, Parallelism(**way), decode=True)[0]}["elementwise"]
     assert (found.launches, found.vectors) == (4, 4 * 5)
-    assert found.moved_per_token == passes * 4 * 5
+    assert found.moved_per_token == rows * 5
 
 
 def test_attention_before_a_dense_mlp_is_summed_on_every_rank():

@@ -1,7 +1,7 @@
 """Pinned parameter, byte and operation counts: the catalogue, dense models, pipelines, pools.
 
-Experts, latent attention, windows and collectives have files of their own. Case numbers name kinds
-of fault that users of other tools met; the values follow from the arithmetic shown at each test. A
+Experts, latent attention, windows and collectives have files of their own. Many of the tests are of
+faults that users of other tools met; values follow from the arithmetic shown at each test. A
 failure of the parameter tests points at `families/` or `catalog/models`, of the byte tests at
 `memory.py`, of the rest at `operators/` and `counts.py`.
 """
@@ -664,12 +664,14 @@ def test_every_operator_equals_the_hand_count(phase, decode, expected, dp):
 
 
 def test_layer_with_attention_beside_the_mlp_sums_once():
-    """One norm and one all-reduce of h for both; h = 6, a norm of 12 parameters."""
+    """One norm and one all-reduce of h for both; h = 6, a norm of 12 parameters. Where each has a
+    norm of its own, the second finds what is summed and reads and writes 6 numbers.
+    """
     attention = GroupedAttention(4, 1, 3)
     model = llama(hidden=6, heads=2, vocab=11, layers=1, norm_parameters=12)
-    beside, after = (
-        replace(model, layers=(Layer(attention, DenseMlp(10, False), norms=n, parallel=n == 1),))
-        for n in (1, 2)
+    beside, own, after = (
+        replace(model, layers=(Layer(attention, DenseMlp(10, False), norms, parallel),))
+        for norms, parallel in ((1, True), (2, True), (2, False))
     )
     p = Parallelism(tp=2)
     both = operators_of(beside, p)
@@ -681,6 +683,8 @@ def test_layer_with_attention_beside_the_mlp_sums_once():
     assert usual["output"].exchange == usual["down"].exchange == Exchange(1, 2, 6, 6)
     norms = usual["elementwise"]
     assert (norms.launches, norms.vectors, norms.moved_per_token) == (2, 24, 2 * 4 * 6)
+    norms = operators_of(own, p)["elementwise"]
+    assert (norms.launches, norms.vectors, norms.moved_per_token) == (2, 24, (4 + 2) * 6)
     assert parameter_counts(after).total - parameter_counts(beside).total == 12
     same = ("embedding", "qkv", "attention", "up", "down", "lm_head")
     assert all(both[name] == usual[name] for name in same)

@@ -47,7 +47,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     - shared_up, shared_down: a dense MLP beside them. Split like one; with expert parallelism on
       every rank in full, for the rank's own tokens.
     - combine: the weighted sum of the k results of a token, or of one from each rank that it was
-      sent to; the ranks of a replica sum or gather theirs.
+      sent to, and of the shared MLP's; the ranks of a replica sum or gather theirs.
 
     Without expert parallelism every replica holds all experts.
     """
@@ -58,6 +58,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     own = own_share(p) if spread else Fraction(1)
     visits = whole(Fraction(k * p.expert_replicas, p.ep))
     results = _distinct_ranks(mlp, p) if spread else k
+    summed = results + (mlp.shared_width > 0)
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
@@ -101,7 +102,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
         Operator(
             "combine",
             part="experts",
-            moved_per_token=whole(own * (results + 1) * h),
+            moved_per_token=whole(own * (summed + 1) * h),
             exchange=whole_tokens,
         ),
     ]

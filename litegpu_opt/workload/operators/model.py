@@ -33,17 +33,20 @@ def layer_operators(
 
 
 def _elementwise(layer: Layer, model: Transformer, after: Fraction) -> Operator:
-    """Fused add-and-norm kernels, one for each norm, with all their parameters on every device.
+    """One kernel for each norm, with all its parameters on every device.
 
-    Each reads x and the residual and writes both: 4 h per token. The first, before attention, is
-    for all tokens; the others for the share `after` attention that the rank goes on with.
+    A layer adds to the residual after attention and after the MLP, or once if these run side by
+    side. Each sum is fused with the norm that follows it: x and the residual are read and written,
+    4 h per token. Every other norm reads and writes x, 2 h. The first, before attention, is for all
+    tokens; the others for the share `after` attention that the rank goes on with.
     """
-    passes = 1 + (layer.norms - 1) * after
+    sums = 1 if layer.parallel else 2
+    passes = 4 + after * (4 * (sums - 1) + 2 * (layer.norms - sums))
     return Operator(
         "elementwise",
         launches=layer.norms,
         vectors=layer.norms * model.norm_parameters,
-        moved_per_token=whole(4 * passes * model.hidden),
+        moved_per_token=whole(passes * model.hidden),
     )
 
 
