@@ -1,7 +1,6 @@
 """Collectives: bytes and latency steps of every algorithm, and what they cost in a phase.
 
-Case numbers name kinds of fault that users of other tools met; the values follow from the
-arithmetic shown at each test.
+Many are of faults that users of other tools met; values follow from the arithmetic shown at each.
 """
 
 from fractions import Fraction

@@ -1,13 +1,14 @@
 """Mixtures of experts: parameters, what a batch reads, and every operator counted by hand.
 
-Case numbers name kinds of fault that users of other tools met; the values follow from the
-arithmetic shown at each test.
+Many are of faults that users of other tools met; values follow from the arithmetic shown at each.
 """
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import equinox as eqx
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from litegpu_opt.errors import UserError
 from litegpu_opt.execution.phase import moved_gb
+from litegpu_opt.files import embedded
 from litegpu_opt.numerics import scalar
 from litegpu_opt.workload.collectives import Exchange
 from litegpu_opt.workload.counts import ExpertCounts, decode_counts, operator_names, prefill_counts
@@ -88,6 +90,39 @@ def test_deepseek_v3_has_dense_layers_first_shared_experts_and_a_prediction_laye
         + 256 * 7168 + 256  # router and the bias of its scores
     )  # fmt: skip
     assert counts.prediction == layer + 2 * 7168 * 7168 + 3 * 7168
+
+
+@pytest.mark.parametrize("name", ["glm-4.5", "glm-4.5-air"])
+def test_the_prediction_layer_of_glm_is_apart(name):
+    """The hub's checkpoints hold it with two vocabulary matrices of its own: 358,337,791,296 and
+    110,468,824,832 parameters.
+    """
+    glm = read_transformer(name)
+    counts = parameter_counts(glm)
+    whole = {"glm-4.5": 358_337_791_296, "glm-4.5-air": 110_468_824_832}[name]
+    assert counts.total + counts.prediction + 2 * glm.vocab * glm.hidden == whole
+
+
+def test_checkpoints_of_kimi_k2(tmp_path):
+    """All tensors of the shards have 1,029,173,256,720 bytes with FP8 blocks, and 594,205,920,512
+    with experts of four bits in groups of 32. They also hold halves of blocks, router corrections
+    in four bytes, and shapes of packed matrices: 6e-8 and 1e-6 more.
+    """
+    checkpoint = Precision("checkpoint", "checkpoint", "bf16", "bf16")
+    bytes_of = partial(weight_bytes_per_device, precision=checkpoint, parallelism=ALONE)
+    assert bytes_of(read_transformer("kimi-k2")) == pytest.approx(1_029_173_256_720, rel=1e-7)
+    fields = json.loads(embedded("models", "kimi-k2.json").read_text("utf-8"))
+    weights = dict(num_bits=4, type="int", strategy="group", group_size=32, symmetric=True)
+    fields["quantization_config"] = dict(
+        quant_method="compressed-tensors",
+        format="pack-quantized",
+        config_groups=dict(group_0=dict(targets=["Linear"], weights=weights)),
+        ignore=["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+                r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+    )  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    assert bytes_of(read_transformer(path)) == pytest.approx(594_205_920_512, rel=2e-6)
 
 
 def test_gpt_oss_120b_in_its_own_format():

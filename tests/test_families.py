@@ -72,6 +72,13 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
         qk_rope_head_dim=4, v_head_dim=12, topk_method="noaux_tc", attention_bias=False,
         num_nextn_predict_layers=1,
     ),
+    glm4_moe=GATED
+    | UNTIED
+    | EXPERTS
+    | dict(
+        moe_intermediate_size=32, n_shared_experts=2, first_k_dense_replace=1,
+        attention_bias=True, use_qk_norm=True, num_nextn_predict_layers=1,
+    ),
     gpt_oss=GATED | UNTIED | EXPERTS | dict(sliding_window=16, attention_bias=True),
     gemma2=GATED | TIED | dict(sliding_window=16, attention_bias=False),
     gemma3_text=GATED | TIED
@@ -121,6 +128,7 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
 )  # fmt: skip
 """`model_type` -> a file that states everything, but for `gemma3` and `gemma4`, which rely on
 defaults."""
+CONFIGS["kimi_k2"] = CONFIGS["deepseek_v3"] | dict(num_nextn_predict_layers=0)
 CONFIGS = {name: dict(model_type=name) | config for name, config in CONFIGS.items()}
 FLAT = [name for name in CONFIGS if name not in ("gemma3", "gemma4")]
 
@@ -193,6 +201,13 @@ LAYERS = dict(
         Layer(latent(40), MLP),
         Layer(latent(40), Experts(4, 2, width=32, shared_width=32, router_bias=True)),
     ],
+    glm4_moe=[
+        Layer(replace(NORMED, input_bias=True), MLP),
+        Layer(
+            replace(NORMED, input_bias=True),
+            Experts(4, 2, width=32, shared_width=64, router_bias=True),
+        ),
+    ],
     gpt_oss=[Layer(slid(OSS_ATTENTION), OSS_EXPERTS), Layer(OSS_ATTENTION, OSS_EXPERTS)],
     gemma2=[Layer(slid(GROUPED), MLP, norms=4), Layer(GROUPED, MLP, norms=4)],
     gemma3_text=[Layer(slid(NORMED), MLP, norms=4)] * 2,
@@ -212,6 +227,7 @@ LAYERS = dict(
     bloom=[Layer(MULTI_HEAD, PLAIN)] * 2,
     falcon=[Layer(GROUPED, replace(PLAIN, bias=False), norms=2, parallel=True)] * 2,
 )
+LAYERS["kimi_k2"] = LAYERS["deepseek_v3"]
 LAYER_NORMS = {"opt", "gpt2", "bloom", "falcon"}
 TIED_FAMILIES = {
     "opt", "gpt2", "bloom", "falcon", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "gemma4",
@@ -232,7 +248,8 @@ def test_shape(read, family):
     assert model.tied_embeddings is (family in TIED_FAMILIES)
     assert model.position_rows == POSITIONS.get(family, 0)
     assert model.embedding_norm is (family == "bloom")
-    assert model.prediction_layers == (model.layers[-1:] if family == "deepseek_v3" else ())
+    predicts = family in ("deepseek_v3", "glm4_moe")
+    assert model.prediction_layers == (model.layers[-1:] if predicts else ())
     assert model.family == {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}.get(family, family)
 
 

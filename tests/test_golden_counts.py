@@ -78,10 +78,20 @@ PARAMETERS = {
     # + 5 (2 * 16 * 512 h + 2 * 512 h + 1024) + 30 (3 h (128 * 704 + 2112) + 128 h + 128 + 8 h)
     # + 262144 h + h; of 128 experts 8 active
     "gemma-4-26b-a4b": (25_233_141_760, 3_822_530_560),
+    # h = 5120, attention 2 * 96 * 128 h + 2 * 8 * 128 h + 112 * 128 + 256, norms 2h in each of
+    # 3 (3 * 12288 h) + 89 (161 * 3 * 1536 h + 160 h + 160) + 2 * 151552 h + h; 8 of 160 active
+    "glm-4.5": (352_797_829_024, 33_632_266_144),
+    # h = 4096, the same without the 256: 1 (3 * 10944 h) + 45 (129 * 3 * 1408 h + 128 h + 128);
+    # PrimeIntellect's INTELLECT-3, this model without its prediction layer: the same total
+    "glm-4.5-air": (106_852_251_264, 13_424_129_664),
     # 96 (12 h^2 + 13 h) + 50257 h + 2048 h + 2h with h = 12288
     "gpt-3-175b": 174_604_259_328,
     "gpt-oss-20b": (20_914_757_184, 4_187_440_704),  # model card: 3.61 B without the embedding
     "gpt-oss-120b": (116_829_156_672, 5_711_982_912),  # model card: 5.13 B without it
+    # h = 7168, attention 1536 h + 1536 * 64 * 192 + 576 h + 512 * 64 * 256 + 64 * 128 h + 2048,
+    # norms 2h in each of 1 (3 * 18432 h) + 60 (385 * 3 * 2048 h + 384 h + 384) + 2 * 163840 h + h;
+    # report: 32.6 B active
+    "kimi-k2": (1_026_408_232_448, 32_861_500_928),
     "llama-2-7b": 6_738_415_616,
     "llama-2-70b": 68_976_648_192,
     "llama-3-70b": 70_553_706_496,
@@ -117,8 +127,11 @@ ADVERTISED = {
     "deepseek-v3": 671e9,
     "falcon-40b": 41.8e9,
     "gemma-4-26b-a4b": 25.2e9,
+    "glm-4.5": 355e9,
+    "glm-4.5-air": 106e9,
     "gpt-oss-20b": 21e9,
     "gpt-oss-120b": 117e9,
+    "kimi-k2": 1.04e12,
     "llama-2-7b": 6.74e9,
     "llama-3.2-1b": 1.23e9,
     "llama-3.2-3b": 3.21e9,
@@ -200,8 +213,14 @@ def test_advertised_size_is_met_within_three_percent(name):
 
 
 # Totals of checkpoints with more in them, as the hub shows them, less what is counted once here or
-# not at all: the tied matrix of Falcon; vision tower and projector, 1152 h + 1152, of Gemma 3.
+# not at all: the tied matrix of Falcon; vision tower and projector, 1152 h + 1152, of Gemma 3; the
+# prediction layer of GLM-4.5 with its own two vocabulary matrices.
 VISION = 416_866_032
+PREDICTION = {
+    # a layer of either, three norms, and both inputs to one
+    "glm-4.5": 136_329_472 + 10_240 + 3_799_285_920 + 3 * 5120 + 2 * 5120**2,
+    "glm-4.5-air": 109_066_240 + 8_192 + 2_232_418_432 + 3 * 4096 + 2 * 4096**2,
+}
 PUBLISHED = {
     "llama-2-7b": 6.74e9,
     "llama-2-70b": 69e9,
@@ -218,6 +237,8 @@ PUBLISHED = {
     "opt-175b": 175e9,
     "gpt-3-175b": 175e9,
     "deepseek-v3": 671e9,
+    "glm-4.5": 358_337_791_296 - PREDICTION["glm-4.5"] - 2 * 151_552 * 5120,
+    "glm-4.5-air": 110_468_824_832 - PREDICTION["glm-4.5-air"] - 2 * 151_552 * 4096,
     "gpt-oss-20b": 20.91e9,
     "gpt-oss-120b": 116.83e9,
 }

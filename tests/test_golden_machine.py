@@ -1,6 +1,6 @@
 """Silicon, power and money against published numbers and against arithmetic done by hand.
 
-Case numbers name kinds of fault that users of other tools met.
+Many are of faults that users of other tools met.
 """
 
 import dataclasses

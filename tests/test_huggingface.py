@@ -1,13 +1,19 @@
 """Files and names that cannot be understood: one line with file and key, never anything else."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_families import CONFIGS, FLAT
 
+import litegpu_opt
 from litegpu_opt.errors import UserError
 from litegpu_opt.workload.config_file import SPELLINGS, every_spelling
 from litegpu_opt.workload.families import FAMILIES
@@ -41,7 +47,7 @@ OPTIONAL_IN = {
     "vocab_size": {"gemma3_text"},
     "n_inner": {"gpt2", "bloom"},
     "ffn_hidden_size": {"falcon"},
-    "num_nextn_predict_layers": {"deepseek_v2", "deepseek_v3"},
+    "num_nextn_predict_layers": {"deepseek_v2", "deepseek_v3", "glm4_moe", "kimi_k2"},
     "num_kv_shared_layers": {"gemma4_text"},
 }
 """Sizes that only some families fix."""
@@ -153,7 +159,7 @@ def test_opt_without_biases_keeps_those_of_its_norms(write):
 @pytest.mark.parametrize("family", FLAT)
 def test_field_that_is_off_is_ignored(write, family):
     expected = read_transformer(write(CONFIGS[family]))
-    for off in (None, False, {}, []):
+    for off in (None, False, 0, {}, []):
         assert read_transformer(write(CONFIGS[family] | dict(moe_router_window=off))) == expected
 
 
@@ -464,6 +470,109 @@ def test_architectures_that_contradict_the_type_are_refused(write, named):
 def test_architectures_of_the_type_are_no_news(write):
     named = CONFIGS["llama"] | {"architectures": ["LlamaForCausalLM"]}
     assert read_transformer(write(named)) == read_transformer(write(CONFIGS["llama"]))
+
+
+def test_architectures_may_be_those_of_the_type_whose_code_runs(write):
+    """Files of Kimi K2 name DeepSeek-V3's, which others may not."""
+    named = {"architectures": ["DeepseekV3ForCausalLM"]}
+    kimi = CONFIGS["kimi_k2"]
+    assert read_transformer(write(kimi | named)) == read_transformer(write(kimi))
+    path = write(CONFIGS["glm4_moe"] | named)
+    assert refusal(path).startswith(f"{path}:architectures: ")
+
+
+CODER = dict(
+    architectures=["Qwen3MoeForCausalLM"], decoder_sparse_step=1, head_dim=128, hidden_size=6144,
+    intermediate_size=8192, max_window_layers=62, mlp_only_layers=[], model_type="qwen3_moe",
+    moe_intermediate_size=2560, num_attention_heads=96, num_experts=160, num_experts_per_tok=8,
+    num_hidden_layers=62, num_key_value_heads=8, qkv_bias=False, shared_expert_intermediate_size=0,
+    sliding_window=None, tie_word_embeddings=False, use_qk_norm=True, use_sliding_window=False,
+    vocab_size=151936,
+)  # fmt: skip
+PHI_4 = dict(
+    architectures=["Phi3ForCausalLM"], attention_bias=False, hidden_size=5120,
+    intermediate_size=17920, max_position_embeddings=16384, model_type="phi3",
+    num_attention_heads=40, num_hidden_layers=40, num_key_value_heads=10,
+    original_max_position_embeddings=16384, sliding_window=None, tie_word_embeddings=False,
+    vocab_size=100352,
+)  # fmt: skip
+NEMO = dict(
+    architectures=["MistralForCausalLM"], head_dim=128, hidden_size=5120, intermediate_size=14336,
+    model_type="mistral", num_attention_heads=32, num_hidden_layers=40, num_key_value_heads=8,
+    sliding_window=None, tie_word_embeddings=False, vocab_size=131072,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # 62 (2 * 96 * 128 h + 2 * 8 * 128 h + 256 + 160 * 3 * 2560 h + 160 h + 2h) + 2 V h + h
+        (CODER, 480_154_875_392),
+        # 40 (2 h^2 + 2 * 10 * 128 h + 3 * 17920 h + 2h) + 2 * 100352 h + h
+        (PHI_4, 14_659_507_200),
+        # 40 (2 * 32 * 128 h + 2 * 8 * 128 h + 3 * 14336 h + 2h) + 2 * 131072 h + h
+        (NEMO, 12_247_782_400),
+    ],
+)
+def test_files_of_newer_models_of_a_family(write, config, expected):
+    """Qwen3-Coder-480B says that it has no shared expert, Phi-4 is a Phi-3, Mistral-Nemo has heads
+    of their own size. Published: 480 B, 14.7 B, 12.2 B.
+    """
+    assert total(read_transformer(write(config))) == expected
+
+
+def test_a_new_family_is_one_file(tmp_path):
+    """A copy of the package with one more module reads, counts and lists the new type."""
+    package = Path(litegpu_opt.__file__).parent
+    copy = tmp_path / "litegpu_opt"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "workload" / "families" / "novel.py").write_text(NOVEL)
+    (tmp_path / "config.json").write_text(json.dumps(NOVEL_FILE))
+    (tmp_path / "bad.json").write_text(json.dumps(NOVEL_FILE | {"novel_window_size": 4}))
+    done = subprocess.run(
+        [sys.executable, "-c", READ_NOVEL], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stderr == ""
+    count, listed, refused = done.stdout.splitlines()
+    # two layers of attention 2 * 4 * 8 h + 2 * 2 * 8 h, MLP 3 * 32 h beside it, one norm of h and
+    # 16 parameters of heads; tied vocabulary of 50, last norm
+    h = 16
+    assert int(count) == 2 * (64 * h + 32 * h + 96 * h + h + 16) + 50 * h + h
+    assert listed == "True"
+    assert "bad.json:novel_window_size: not understood in a model of type 'novel'" in refused
+
+
+NOVEL = """
+from ..transformer import Layer
+from .family import Family, SHAPE, gated_mlp, grouped_attention, layer_count, rms_model, words
+
+
+def _read(config):
+    kv_heads = config.count("novel_groups")
+    heads = grouped_attention(config, kv_heads=kv_heads, head_dim=8, head_norms=True)
+    layer = Layer(heads, gated_mlp(config), norms=1, parallel=True)
+    return rms_model(config, [layer] * layer_count(config))
+
+
+NOVEL = Family(("novel",), _read, fields=SHAPE | words("num_key_value_heads head_dim novel_groups"))
+"""
+NOVEL_FILE = dict(
+    model_type="novel", num_hidden_layers=2, hidden_size=16, num_attention_heads=4, novel_groups=2,
+    intermediate_size=32, vocab_size=50, tie_word_embeddings=True,
+)  # fmt: skip
+READ_NOVEL = """
+from litegpu_opt.errors import UserError
+from litegpu_opt.workload.families import FAMILIES
+from litegpu_opt.workload.huggingface import read_transformer
+from litegpu_opt.workload.memory import parameter_counts
+print(parameter_counts(read_transformer("config.json")).total)
+print("novel" in FAMILIES)
+try:
+    read_transformer("bad.json")
+except UserError as error:
+    print(error)
+"""
 
 
 def test_method_that_converts_nothing_is_echoed(write):

@@ -1,7 +1,6 @@
 """Multi-head latent attention: what is cached, and every operator counted by hand.
 
-Case numbers name kinds of fault that users of other tools met; the values follow from the
-arithmetic shown at each test.
+Many are of faults that users of other tools met; values follow from the arithmetic shown at each.
 """
 
 from dataclasses import replace

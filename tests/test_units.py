@@ -1,4 +1,4 @@
-"""Quantities that users write. Case numbers are kinds of fault that users of other tools met."""
+"""Quantities that users write, and faults that users of other tools met."""
 
 import pytest
 from hypothesis import given

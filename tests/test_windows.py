@@ -1,7 +1,6 @@
 """Sliding windows and caches split over ranks: bytes of a sequence, pairs, operators by hand.
 
-Case numbers name kinds of fault that users of other tools met; the values follow from the
-arithmetic shown at each test.
+Many are of faults that users of other tools met; values follow from the arithmetic shown at each.
 """
 
 from dataclasses import replace

@@ -205,4 +205,5 @@ def short(value: object) -> str:
 
 
 def _is_off(value: object) -> bool:
-    return value is None or value is False or value == {} or value == []
+    """Null, false, empty, or none of something, 0."""
+    return value in (None, 0, {}, [])

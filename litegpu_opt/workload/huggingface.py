@@ -4,6 +4,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -121,7 +122,7 @@ def _read(config: ConfigFile, beside: ConfigFile | None) -> Transformer:
 def _family(config: ConfigFile) -> Family:
     model_type = config.model_type
     if isinstance(model_type, str) and model_type in FAMILIES:
-        _check_architectures(config, model_type)
+        _check_architectures(config, (model_type, *FAMILIES[model_type].also_named))
         return FAMILIES[model_type]
     what = "missing" if model_type is None else f"{str(model_type)[:40]!r} is not understood"
     unread = config.not_understood(_ALL_FIELDS)
@@ -129,17 +130,17 @@ def _family(config: ConfigFile) -> Family:
     raise config.error("model_type", what + more, allowed=", ".join(FAMILIES))
 
 
-def _check_architectures(config: ConfigFile, model_type: str) -> None:
+def _check_architectures(config: ConfigFile, model_types: Sequence[str]) -> None:
     """Refuse a file whose `architectures` name another type, or another head than that for text."""
     named = config.fields.get("architectures")
     if named is None:
         return
-    stem = model_type.removesuffix("_text").replace("_", "")
-    expected = re.compile(f"{stem}(forcausallm|forconditionalgeneration|lmheadmodel|model)?")
+    stems = "|".join(name.removesuffix("_text").replace("_", "") for name in model_types)
+    expected = re.compile(f"({stems})(forcausallm|forconditionalgeneration|lmheadmodel|model)?")
     if not isinstance(named, list) or not all(
         isinstance(name, str) and expected.fullmatch(name.lower()) for name in named
     ):
-        what = f"{short(named)} does not go with model_type {model_type!r}"
+        what = f"{short(named)} does not go with model_type {config.model_type!r}"
         raise config.error("architectures", what, allowed="a causal language model of that type")
 
 

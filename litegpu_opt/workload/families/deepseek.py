@@ -1,4 +1,7 @@
-"""DeepSeek-V2 and V3: latent attention, dense layers first, then experts with shared ones."""
+"""DeepSeek-V2 and V3: latent attention, dense layers first, then experts with shared ones.
+
+Kimi K2 has the block of DeepSeek-V3, whose code its files name.
+"""
 
 from ..config_file import ConfigFile
 from ..transformer import LatentAttention, Layer, Transformer
@@ -87,4 +90,12 @@ DEEPSEEK_V2 = Family(
 
 DEEPSEEK_V3 = Family(
     model_types=("deepseek_v3",), read=_read_v3, fields=_FIELDS, harmless=_HARMLESS
+)
+
+KIMI_K2 = Family(
+    model_types=("kimi_k2",),
+    read=_read_v3,
+    fields=_FIELDS,
+    harmless=_HARMLESS,
+    also_named=("deepseek_v3",),
 )

@@ -42,6 +42,8 @@ class Family(NamedTuple):
     """Fields of these models that change no count."""
     wrappers: tuple[str, ...] = ()
     """Values of `model_type` of multimodal models, which hold the shape in a nested object."""
+    also_named: tuple[str, ...] = ()
+    """Model types whose names `architectures` may have in place of the file's own."""
 
     @property
     def understood(self) -> frozenset[str]:

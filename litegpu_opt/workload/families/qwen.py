@@ -116,5 +116,5 @@ QWEN3_MOE = Family(
     model_types=("qwen3_moe",),
     read=_read_qwen3_moe,
     fields=_SPARSE | words("attention_bias"),
-    harmless=ROUTING,
+    harmless=ROUTING | words("use_qk_norm"),
 )
