@@ -597,6 +597,31 @@ def test_piped_screen_has_no_escapes_and_fits_sixty_columns():
     assert "time to first token" in done.stdout
 
 
+def test_a_terminal_has_styles_but_with_no_color():
+    """With and without NO_COLOR, the same text."""
+
+    def shown(**more):
+        mine, its = os.openpty()
+        words = [sys.executable, "-m", "litegpu_opt", "catalog", "models", "llama-3.2-1b"]
+        env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        env |= {"LITEGPU_CACHE": "off", "TERM": "xterm-256color", "COLUMNS": "100"} | more
+        with subprocess.Popen(words, stdout=its, env=env) as running:
+            os.close(its)
+            text = b""
+            try:
+                while part := os.read(mine, 65536):
+                    text += part
+            except OSError:  # Linux says that nobody writes any more
+                pass
+            assert running.wait() == 0
+        os.close(mine)
+        return text.decode()
+
+    styled, plain = shown(), shown(NO_COLOR="1")
+    assert ESCAPE.search(styled) and not ESCAPE.search(plain)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", styled) == plain
+
+
 # user errors
 
 

@@ -470,11 +470,13 @@ def test_kv_cache_counts_key_value_heads():
     assert kv_bytes_per_token(small, BF16, ALONE) == 524_288
 
 
-@pytest.mark.parametrize("tp", [8, 16, 32, 64])
-def test_key_value_heads_replicate_beyond_their_number(tp):
+@pytest.mark.parametrize(
+    ("tp", "of_all"), [(8, 327_680), (16, 655_360), (32, 1_310_720), (64, 2_621_440)]
+)
+def test_key_value_heads_replicate_beyond_their_number(tp, of_all):
     """40,960 bytes per token on every device, and their projections in full."""
     p = Parallelism(tp=tp)
-    assert kv_bytes_per_token(LLAMA_70B, BF16, p) == 40_960
+    assert kv_bytes_per_token(LLAMA_70B, BF16, p) == of_all / p.devices == 40_960
     pools = build_pools(workload(), Parallelism(tp=8), p)
     assert float(pools.kv_gb_per_seq[1]) == pytest.approx(40_960 * 8193 / 1e9, rel=1e-12)
     assert operators_of(LLAMA_70B, p)["qkv"].held == 8192 * (64 // tp + 2) * 128

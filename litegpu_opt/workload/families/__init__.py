@@ -1,6 +1,7 @@
 """Model families: how each reads its `config.json`.
 
-A new family is one module here. The `Family` values in the modules of this folder are collected.
+A new family, if made of the kinds of layers in `transformer.py`, is one module here. The `Family`
+values in the modules of this folder are collected.
 """
 
 from importlib import import_module
