@@ -105,6 +105,11 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
         audio_config=None,
         image_token_id=258880,
     ),
+    mistral3=dict(
+        text_config=GATED | dict(model_type="mistral", sliding_window=None),
+        vision_config=dict(hidden_size=1024, num_hidden_layers=24),
+        spatial_merge_size=2,
+    ),
     opt=SIZES
     | TIED
     | dict(
@@ -126,11 +131,12 @@ CONFIGS: dict[str, dict[str, Any]] = dict(
         parallel_attn=True, num_ln_in_parallel_attn=2, head_dim=8,
     ),
 )  # fmt: skip
-"""`model_type` -> a file that states everything, but for `gemma3` and `gemma4`, which rely on
-defaults."""
+"""`model_type` -> a file that states everything, but for those with a nested text model, which rely
+on defaults."""
 CONFIGS["kimi_k2"] = CONFIGS["deepseek_v3"] | dict(num_nextn_predict_layers=0)
 CONFIGS = {name: dict(model_type=name) | config for name, config in CONFIGS.items()}
-FLAT = [name for name in CONFIGS if name not in ("gemma3", "gemma4")]
+NESTED = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral"}
+FLAT = [name for name in CONFIGS if name not in NESTED]
 
 
 @pytest.fixture
@@ -222,6 +228,7 @@ LAYERS = dict(
         Layer(replace(NORMED, head_dim=16), MLP, norms=4),
         Layer(slid(NORMED), MLP, norms=4),
     ],
+    mistral3=[Layer(GROUPED, MLP)] * 2,
     opt=[Layer(MULTI_HEAD, PLAIN)] * 2,
     gpt2=[Layer(MULTI_HEAD, PLAIN)] * 2,
     bloom=[Layer(MULTI_HEAD, PLAIN)] * 2,
@@ -250,7 +257,7 @@ def test_shape(read, family):
     assert model.embedding_norm is (family == "bloom")
     predicts = family in ("deepseek_v3", "glm4_moe")
     assert model.prediction_layers == (model.layers[-1:] if predicts else ())
-    assert model.family == {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}.get(family, family)
+    assert model.family == NESTED.get(family, family)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

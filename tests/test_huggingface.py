@@ -502,6 +502,18 @@ NEMO = dict(
     sliding_window=None, tie_word_embeddings=False, vocab_size=131072,
 )  # fmt: skip
 
+SMALL_3_2 = dict(
+    architectures=["Mistral3ForConditionalGeneration"], dtype="bfloat16", image_token_index=10,
+    model_type="mistral3", multimodal_projector_bias=False, projector_hidden_act="gelu",
+    spatial_merge_size=2, vision_feature_layer=-1,
+    text_config=dict(
+        head_dim=128, hidden_size=5120, intermediate_size=32768, model_type="mistral",
+        num_attention_heads=32, num_hidden_layers=40, num_key_value_heads=8, sliding_window=None,
+        vocab_size=131072,
+    ),
+    vision_config=dict(hidden_size=1024, model_type="pixtral", num_hidden_layers=24),
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("config", "expected"),
@@ -512,11 +524,14 @@ NEMO = dict(
         (PHI_4, 14_659_507_200),
         # 40 (2 * 32 * 128 h + 2 * 8 * 128 h + 3 * 14336 h + 2h) + 2 * 131072 h + h
         (NEMO, 12_247_782_400),
+        # the text model of Mistral-Small-24B
+        (SMALL_3_2, 23_572_403_200),
     ],
 )
 def test_files_of_newer_models_of_a_family(write, config, expected):
     """Qwen3-Coder-480B says that it has no shared expert, Phi-4 is a Phi-3, Mistral-Nemo has heads
-    of their own size. Published: 480 B, 14.7 B, 12.2 B.
+    of their own size, Mistral Small 3.2 a vision tower. Published: 480 B, 14.7 B, 12.2 B, 24 B with
+    the tower.
     """
     assert total(read_transformer(write(config))) == expected
 

@@ -1,4 +1,7 @@
-"""Mistral and Mixtral: as Llama, without biases, with a window on all layers or on none."""
+"""Mistral and Mixtral: as Llama, without biases, with a window on all layers or on none.
+
+Mistral Small 3.1 and 3.2 have a vision tower around a Mistral.
+"""
 
 from ..config_file import ConfigFile
 from ..transformer import Mlp, Transformer
@@ -15,6 +18,7 @@ from .family import (
     layer_windows,
     rms_model,
     windowed_layers,
+    words,
 )
 
 
@@ -36,8 +40,13 @@ def _model(config: ConfigFile, mlp: Mlp) -> Transformer:
 
 MISTRAL = Family(
     model_types=("mistral",),
+    wrappers=("mistral3",),
     read=_read_mistral,
     fields=SHAPE | GROUPED | WINDOWS,
+    harmless=words(
+        "image_token_index multimodal_projector_bias projector_hidden_act spatial_merge_size "
+        "vision_feature_layer"
+    ),
 )
 
 MIXTRAL = Family(
