@@ -724,16 +724,6 @@ def test_none_is_no_latency_limit(call):
     assert code == 0 and strict_json(out)["inputs"]["tbt"]["value"] is None
 
 
-def test_a_mixture_of_experts_in_a_study_is_refused(tmp_path):
-    study = panel_fixture.write_study(tmp_path)
-    study.write_text(panel_fixture.STUDY.replace("llama-3.1-70b", "mixtral-8x7b", 1))
-    done = panel_fixture.run("optimize", str(study))
-    # one line, and none about progress before it
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    fault = f"{study}:workload[0].model: mixtral-8x7b is a mixture of experts"
-    assert done.stderr.startswith(f"error: {fault}")
-
-
 def test_misspelt_key_in_a_study(call, tmp_path):
     study = tmp_path / "study.toml"
     study.write_text(panel_fixture.STUDY.replace("aspect_ratios", "aspect_ratio"))

@@ -16,10 +16,12 @@ from ..machine.silicon import field_area_mm2
 from ..machine.technology import Technology
 from ..numerics import stack_padded
 from ..space import DESIGN_VARIABLES
+from ..workload.counts import with_idle_experts
 from ..workload.parallelism import Parallelism, tensor_parallel_degrees
 from ..workload.phases import PHASES
 from ..workload.pool import Pool, decode_pool, handed_over_gb, prefill_pool
 from ..workload.traffic import Workload
+from .experts import Range, ranges_of, within
 from .layout import Layout
 from .problem import Branch
 
@@ -37,6 +39,10 @@ class Choice:
     dies_per_package: int
     technology: str
     """Name of the combination of technologies."""
+    ranges: tuple[Range, ...]
+    """Batches of every pool, between which its experts are bounded (`experts`); all, without."""
+    split: tuple[int, ...] = ()
+    """Which part of these ranges, where they were divided."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +82,27 @@ def parallel_pairs(workload: Workload, limit: int) -> list[tuple[int, int]]:
     return list(itertools.product(prefill, decode))
 
 
-def stacked_pools(workload: Workload, pairs: Iterable[tuple[int, int]]) -> dict[Pairs, Pool]:
+def stacked_pools(
+    workload: Workload, pairs: Iterable[tuple[int, int]], *, experts: bool = False
+) -> dict[Pairs, Pool]:
     """Pools of every pair of degrees as NumPy arrays, each with its leading axis (prefill, decode).
 
     Operators are counted once per degree; only the KV hand-over belongs to a pair.
+
+    **Arguments:**
+
+    - `experts`: whether some model beside which it is searched has experts.
     """
     pairs, workload = list(pairs), _on_host(workload)
+
+    def counted(pool: Pool) -> Pool:
+        operators = with_idle_experts(pool.operators) if experts else pool.operators
+        return _on_host(replace(pool, operators=operators))
+
     prefill = {
-        tp: _on_host(prefill_pool(workload, Parallelism(tp))) for tp in {tp for tp, _ in pairs}
+        tp: counted(prefill_pool(workload, Parallelism(tp))) for tp in {tp for tp, _ in pairs}
     }
-    decode = {
-        tp: _on_host(decode_pool(workload, Parallelism(tp))) for tp in {tp for _, tp in pairs}
-    }
+    decode = {tp: counted(decode_pool(workload, Parallelism(tp))) for tp in {tp for _, tp in pairs}}
     pools = {}
     for pair in pairs:
         sender, receiver = prefill[pair[0]], decode[pair[1]]
@@ -143,6 +158,7 @@ def candidate_branches(
     """
     common = _common(task, caps, bounds)
     applies = _applies(task, caps, "domain")
+    boxes = _boxes(pools, common)
     # one array per value, so that `stack` recognises it in every branch
     outlines = {ratio: np.asarray(ratio, float) for ratio in aspect_ratios}
     dies_of = {dies: np.asarray(dies, float) for dies in dies_per_package}
@@ -153,23 +169,23 @@ def candidate_branches(
     ]
     domains = {name: float(tree.largest_domain) for name, tree in technologies.items()}
     combinations = [
-        (pairs, dies, (name, ratio))
-        for pairs, dies, (name, ratio) in itertools.product(pools, dies_of, outlined)
+        (pairs, dies, (name, ratio), ranges)
+        for pairs, dies, (name, ratio), ranges in itertools.product(pools, dies_of, outlined, boxes)
         if max(max(pair) for pair in pairs) <= domains[name]
     ]
     return [
         (
-            Choice(pairs, aspect_ratio, dies, technology),
+            Choice(pairs, aspect_ratio, dies, technology, ranges),
             Branch(
                 technology=technologies[technology],
                 pools=pools[pairs],
                 aspect_ratio=outlines[aspect_ratio],
                 dies_per_package=dies_of[dies],
                 applies=applies,
-                **common,
+                **common | boxes[ranges],
             ),
         )
-        for pairs, dies, (technology, aspect_ratio) in combinations
+        for pairs, dies, (technology, aspect_ratio), ranges in combinations
     ]
 
 
@@ -189,20 +205,35 @@ def existing_branches(
     caps = Caps()
     common = _common(task, caps, {field: (value, value) for field, value in values.items()})
     applies = _applies(task, caps, "machine", "domain")
+    boxes = _boxes(pools, common)
     return [
         (
-            Choice(pairs, float(design.aspect_ratio), int(design.dies_per_package), name),
+            Choice(pairs, float(design.aspect_ratio), int(design.dies_per_package), name, ranges),
             Branch(
                 technology=technology,
                 pools=pools[pairs],
                 aspect_ratio=design.aspect_ratio,
                 dies_per_package=design.dies_per_package,
                 applies=applies,
-                **common,
+                **common | boxes[ranges],
             ),
         )
-        for pairs in pools
+        for pairs, ranges in itertools.product(pools, boxes)
     ]
+
+
+def _boxes(
+    pools: Mapping[Pairs, Pool], common: Mapping[str, Any]
+) -> dict[tuple[Range, ...], dict[str, Any]]:
+    """Ranges of the batches of all pools -> the box with them: fields of `Branch`.
+
+    How many experts a batch touches does not depend on the degree of parallelism.
+    """
+    of_pools = ranges_of(next(iter(pools.values())))
+    return {
+        ranges: within(common["lower"], common["upper"], common["free"], ranges)
+        for ranges in itertools.product(*of_pools)
+    }
 
 
 def _applies(task: Task, caps: Caps, *kinds_off: str) -> np.ndarray:

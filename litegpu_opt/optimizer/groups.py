@@ -73,11 +73,12 @@ def study_technologies(study: Study) -> dict[str, tuple[dict[str, str], Technolo
 def study_groups(study: Study, workloads: Sequence[Workload]) -> list[Group]:
     """Every candidate and baseline on every workload."""
     trees = {name: tree for name, (_, tree) in study_technologies(study).items()}
+    experts = any(workload.transformer.has_experts for workload in workloads)
     groups = []
     for index, workload in enumerate(workloads):
         task = Task({"": workload}, study.objective)
         pairs = parallel_pairs(workload, study.space.tensor_parallel_max)
-        pools = stacked_pools(workload, pairs)
+        pools = stacked_pools(workload, pairs, experts=experts)
         for candidate in study.candidates:
             branches = candidate_branches(
                 task,

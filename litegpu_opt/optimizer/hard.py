@@ -1,14 +1,17 @@
 """The hard roofline: its best design in the same space, with a bound of its own."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .branches import stack
 from .ended import Ended, solved
+from .experts import CLOSE, DIVISIONS, divided, has_experts
 from .groups import Group
 from .parts import Part, parts_of
+from .problem import Branch
 from .search import Parts
 from .solving import Progress, solve
 
@@ -50,24 +53,79 @@ def search_hard(
         for n in chosen
     }
     of_parts = parts.whole_bounds(groups, _sharp_bounds(parts, in_play, progress))
-    bounds = {n: np.maximum(ended[n].hard_bound, of_parts[n]) for n in chosen}
+    items = [
+        _Item(n, branch, x, float(value), float(bound))
+        for n in chosen
+        for (_, branch), x, value, bound in zip(
+            groups[n].branches,
+            _starts(ended[n]),
+            values[n],
+            np.maximum(ended[n].hard_bound, of_parts[n]),
+            strict=True,
+        )
+    ]
     for exponent in EXPONENTS:
-        rows = [
-            (n, branch)
-            for n in chosen
-            for branch in np.flatnonzero(bounds[n] < values[n].min() - TIGHT)
-        ]
-        if not rows:
-            break
-        branches = stack([groups[n].branches[branch][1] for n, branch in rows])
-        starts = np.stack([_start(ended[n], int(branch)) for n, branch in rows])
-        outcome = solve(branches, starts, "hard roofline", progress, sharpness=exponent)
-        feasible = solved(outcome)
-        for row, (n, branch) in enumerate(rows):
-            bounds[n][branch] = max(bounds[n][branch], outcome.hard_bound[row])
-            if feasible[row]:
-                values[n][branch] = min(values[n][branch], outcome.hard_value[row])
-    return {n: HardOptimum(float(values[n].min()), float(bounds[n].min())) for n in chosen}
+        items, open_ = _apart(items, TIGHT)
+        items += _solve(open_, exponent, progress)
+    for _ in range(DIVISIONS):
+        items, open_ = _apart(items, CLOSE)
+        halves = [replace(item, branch=half) for item in open_ for half in item.divided()]
+        items += [item for item in open_ if not item.divided()]
+        items += _solve(halves, EXPONENTS[1], progress)
+    return {
+        n: HardOptimum(
+            min(item.value for item in items if item.group == n),
+            min(item.bound for item in items if item.group == n),
+        )
+        for n in chosen
+    }
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A branch under the hard roofline: value of its best point so far, and its bound."""
+
+    group: int
+    branch: Branch
+    x: np.ndarray
+    value: float
+    bound: float
+
+    def divided(self) -> list[Branch]:
+        """The branch with narrower ranges of batches, if it has experts."""
+        return divided(self.branch, self.x) if has_experts(self.branch) else []
+
+
+def _apart(items: Sequence[_Item], tolerance: float) -> tuple[list[_Item], list[_Item]]:
+    """What cannot be much better than the best of its group, and what still can."""
+    least: dict[int, float] = {}
+    for item in items:
+        least[item.group] = min(item.value, least.get(item.group, math.inf))
+    still = [item.bound < least[item.group] - tolerance for item in items]
+    return (
+        [item for item, on in zip(items, still, strict=True) if not on],
+        [item for item, on in zip(items, still, strict=True) if on],
+    )
+
+
+def _solve(items: Sequence[_Item], exponent: float, progress: Progress) -> list[_Item]:
+    """The items solved with sharp roofs; nothing is worse than before."""
+    if not items:
+        return []
+    branches = stack([item.branch for item in items])
+    starts = np.stack([item.x for item in items])
+    outcome = solve(branches, starts, "hard roofline", progress, sharpness=exponent)
+    return [
+        replace(
+            item,
+            x=x if feasible else item.x,
+            value=min(item.value, float(value)) if feasible else item.value,
+            bound=max(item.bound, float(bound)),
+        )
+        for item, feasible, x, value, bound in zip(
+            items, solved(outcome), outcome.x, outcome.hard_value, outcome.hard_bound, strict=True
+        )
+    ]
 
 
 def _sharp_bounds(parts: Parts, in_play: Mapping[int, set[Part]], progress: Progress) -> np.ndarray:
@@ -91,7 +149,7 @@ def _sharp_bounds(parts: Parts, in_play: Mapping[int, set[Part]], progress: Prog
     return bounds
 
 
-def _start(end: Ended, branch: int) -> np.ndarray:
-    """The soft solution of a branch, or that of the best branch."""
+def _starts(end: Ended) -> np.ndarray:
+    """The soft solution of every branch, or that of the best one, `(branches, variables)`."""
     points = end.at_best_start(end.lanes.x)
-    return points[branch if np.isfinite(end.value[branch]) else end.best]
+    return np.where(np.isfinite(end.value)[:, None], points, points[end.best])

@@ -46,7 +46,7 @@ class State(eqx.Module):
     relaxation: Array
     multipliers: Duals
     complementarity: Array
-    """Mean product of a slack and its multiplier: how far along the central path."""
+    """Least mean product of a slack and its multiplier so far: how far along the central path."""
     residual: Array
     """Largest component of the stationarity condition, and total complementarity."""
     steps: Array
@@ -179,7 +179,9 @@ def step(functions: Functions, state: State, lower: Array, upper: Array) -> Stat
             x=new_x,
             relaxation=new_tau,
             multipliers=multipliers,
-            complementarity=_mean_product(new_slacks, multipliers),
+            complementarity=jnp.minimum(
+                state.complementarity, _mean_product(new_slacks, multipliers)
+            ),
             residual=residual,
             steps=state.steps + 1,
             done=residual < TOLERANCE,

@@ -44,7 +44,8 @@ class Outcome(eqx.Module):
     hard_value: AnyArray
     """The same point under the hard roofline."""
     hard_bound: AnyArray
-    """Bound on the hard optimum of the branch, from this point and its multipliers."""
+    """Bound on the hard optimum of the branch, from this point and its multipliers; infinite where
+    it is proved infeasible."""
     infeasibility: AnyArray
     """Above 0: proof that the branch has no feasible point."""
 
@@ -73,10 +74,10 @@ def finish(branch: Branch, state: interior.State, roofs: SoftRoof) -> Outcome:
     multipliers = jnp.maximum(solved.multipliers, 0.0)
     optimality = jnp.append(1.0, multipliers)
     feasibility = jnp.append(0.0, multipliers)
-    values, (bound, infeasibility) = lower_bounds(
-        soft, solved.x, jnp.stack([optimality, feasibility]), *branch.box
-    )
-    _, (hard_bound,) = lower_bounds(below_hard, solved.x, optimality[None], *branch.box)
+    weights = jnp.stack([optimality, feasibility])
+    values, (bound, infeasibility) = lower_bounds(soft, solved.x, weights, *branch.box)
+    _, (hard_bound, hard_infeasibility) = lower_bounds(below_hard, solved.x, weights, *branch.box)
+    hard_bound = jnp.where(hard_infeasibility > 0.0, jnp.inf, hard_bound)
 
     def claimed(number: Array) -> Array:
         """A lane that ended in NaN claims nothing."""
@@ -119,7 +120,8 @@ def _advance(
     """Up to `steps` interior-point steps; a lane that is done stays where it is."""
 
     def one(branch: Branch, state: interior.State) -> interior.State:
-        # sharpen the roof along the central path: a sharp one stalls far from the optimum
+        # sharpen the roof along the central path: a sharp one stalls far from the optimum, and
+        # one that gets gentle again may leave the iterate outside
         so_far = jnp.maximum(GENTLE_EXPONENT, SHARPENING / state.complementarity)
         exponent = jnp.minimum(sharp_exponent(branch, sharpness), so_far)
         functions = functions_of(branch, for_pools(SoftRoof(exponent), branch.pool_count))

@@ -58,21 +58,26 @@ def search_buildable(
     rest = {n: [math.inf] for n in chosen}
 
     def stage(
-        items: Mapping[int, Sequence[Solved]], choices: Choices, name: str
+        items: Mapping[int, Sequence[Solved]],
+        choices: Choices,
+        name: str,
+        possible: Callable[[Solved], bool] = lambda item: True,
     ) -> dict[int, list[Solved]]:
-        """The best of the next stage; bounds of the others are noted."""
+        """The best of the next stage that are possible; bounds of the others are noted."""
         found = _solve(_holding(items, choices), f"buildable: {name}", progress)
-        kept = {
-            n: [item for item in of_group[:KEPT] if math.isfinite(item.value)]
-            for n, of_group in found.items()
-        }
+        kept = {}
         for n, of_group in found.items():
-            rest[n] += [item.bound for item in of_group[len(kept[n]) :]]
+            built = [item for item in of_group if math.isfinite(item.value) and possible(item)]
+            designs = list(dict.fromkeys(map(_design, built)))[:KEPT]
+            kept[n] = [item for item in built if _design(item) in designs]
+            rest[n] += [item.bound for item in of_group if item not in kept[n]]
         return kept
 
     branches = {n: _best_branches(groups[n], ended[n], rest[n]) for n in chosen}
     relaxed = stage(branches, lambda item: [{}], "branches")
-    stacks = stage(relaxed, _stacks, "stacks")
+    stacks = stage(
+        relaxed, _stacks, "stacks", lambda item: _has_room(item, study.space.aspect_ratios)
+    )
     for n, items in stacks.items():
         rest[n] += [item.bound for item in _ends(items)]
     memories = stage(
@@ -84,7 +89,7 @@ def search_buildable(
     for n, items in ports.items():
         rest[n] += [item.bound for item in items]
     placed = {
-        n: list(itertools.islice(_all_placed(items, study.space.aspect_ratios), PLACED))
+        n: list(itertools.islice(_all_placed(_once(items), study.space.aspect_ratios), PLACED))
         for n, items in ports.items()
     }
     whole = _solve(_holding(placed, _wholes), "buildable", progress, bound_of_parent=True)
@@ -101,16 +106,33 @@ def _best_branches(group: Group, end: Ended, rest: list[float]) -> list[Solved]:
     that of the best one; bounds of the others go to the rest.
     """
     points, values = end.at_best_start(end.lanes.x), end.value
-    order = np.argsort(end.bound, kind="stable")
-    rest += [float(end.bound[row]) for row in order[BRANCHES:]]
-    items = []
-    for row in order[:BRANCHES]:
+    items, designs = [], set()
+    for row in np.argsort(end.bound, kind="stable"):
         choice, branch = group.branches[row]
         x = points[row if np.isfinite(values[row]) else end.best]
-        items.append(
-            Solved(choice, branch, group.layout, x, float(values[row]), float(end.bound[row]))
-        )
+        item = Solved(choice, branch, group.layout, x, float(values[row]), float(end.bound[row]))
+        designs.add(_design(item))
+        if len(designs) > BRANCHES:
+            rest.append(item.bound)
+            break
+        items.append(item)
     return items
+
+
+def _design(item: Solved) -> tuple:
+    """What is decided of a design; ranges of batches are not."""
+    choice, branch = item.choice, item.branch
+    held = np.where(branch.free, 0.0, branch.fixed)
+    return choice.pairs, choice.aspect_ratio, choice.dies_per_package, choice.technology, *held
+
+
+def _once(items: Iterable[Solved]) -> list[Solved]:
+    """Every design once, with the least bound of its ranges of batches; in the same order."""
+    designs: dict[tuple, Solved] = {}
+    for item in items:
+        first = designs.setdefault(_design(item), item)
+        designs[_design(item)] = replace(first, bound=min(first.bound, item.bound))
+    return list(designs.values())
 
 
 def _ends(items: Sequence[Solved]) -> list[Solved]:
@@ -133,16 +155,41 @@ def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
     """The item with the first outline on whose edges its whole pieces fit, its own first."""
     own = item.choice.aspect_ratio
     for ratio in (own, *(other for other in aspect_ratios if other != own)):
-        variables = item.variables
-        design = Design(
-            **{name: variables[name] for name in DESIGN_VARIABLES},
-            aspect_ratio=ratio,
-            dies_per_package=item.choice.dies_per_package,
-        )
-        if fits_on_edges(design, item.branch.technology):
+        if fits_on_edges(_outlined(item, ratio), item.branch.technology):
             choice = replace(item.choice, aspect_ratio=ratio)
             return replace(item, choice=choice, branch=with_aspect(item.branch, ratio))
     return None
+
+
+def _has_room(item: Solved, aspect_ratios: Sequence[float]) -> bool:
+    """Whether its stacks and the least network fit on the edges of the largest die it may have."""
+    technology = item.branch.technology
+    most_mm2 = min(
+        float(np.exp(item.branch.upper[DESIGN_VARIABLES.index("die_area_mm2")])),
+        float(item.branch.caps.die_area_max_mm2),
+    )
+    return any(
+        fits_on_edges(
+            _outlined(
+                item,
+                ratio,
+                die_area_mm2=min(most_mm2, float(field_area_mm2(np.asarray(ratio), technology))),
+                network_gb_s=float(technology.interconnect.floor_gb_s),
+            ),
+            technology,
+        )
+        for ratio in aspect_ratios
+    )
+
+
+def _outlined(item: Solved, aspect_ratio: float, **changed: float) -> Design:
+    """The design of an item with an outline of its die, and some values changed."""
+    values = item.variables | changed
+    return Design(
+        **{name: values[name] for name in DESIGN_VARIABLES},
+        aspect_ratio=aspect_ratio,
+        dies_per_package=item.choice.dies_per_package,
+    )
 
 
 def _holding(items: Mapping[int, Sequence[Solved]], choices: Choices) -> list[tuple[int, Solved]]:

@@ -36,7 +36,7 @@ from .result import (
     Run,
     WorkloadResult,
 )
-from .search import search, solve_parts
+from .search import divide, search, solve_parts
 from .shortfall import search_shortfalls
 from .solved import Solved, best_of
 from .solving import Progress
@@ -69,6 +69,7 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
     with stage("search"):
         parts = solve_parts(groups, progress)
         ended = search(groups, parts, study, progress)
+        groups, ended = divide(groups, ended, study, progress)
     with stage("hard roofline"):
         hard = search_hard(groups, ended, parts, progress)
     with stage("buildable"):

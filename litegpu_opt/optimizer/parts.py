@@ -22,12 +22,14 @@ from ..workload.phases import PHASES
 from ..workload.pool import Pool
 from ..workload.traffic import NO_LIMIT_MS
 from .branches import Choice, Task
+from .experts import Range
 from .groups import Group
 from .problem import Branch
 
 
-Part = tuple[int, int, float, int, str]
-"""Pool, its tensor-parallel degree, aspect ratio, dies per package and technology."""
+Part = tuple[int, int, Range, float, int, str]
+"""Pool, its tensor-parallel degree and range of batches, aspect ratio, dies per package and
+technology."""
 
 ADDITIVE = 1.0
 """Exponent of the one objective whose value is a sum over the pools."""
@@ -43,9 +45,12 @@ def parts_of(choice: Choice, task: Task) -> list[Part]:
     """The parts of a branch, one for each pool that is served."""
     degrees = [degree for pair in choice.pairs for degree in pair]
     served = [phase for workload in task.workloads.values() for phase in workload.served]
+    own = choice.aspect_ratio, choice.dies_per_package, choice.technology
     return [
-        (pool, degree, choice.aspect_ratio, choice.dies_per_package, choice.technology)
-        for pool, (degree, is_served) in enumerate(zip(degrees, served, strict=True))
+        (pool, degree, batches, *own)
+        for pool, (degree, batches, is_served) in enumerate(
+            zip(degrees, choice.ranges, served, strict=True)
+        )
         if is_served
     ]
 

@@ -1,14 +1,15 @@
 """The search of all branches of all groups: bounds of the parts first, then what they leave."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
 
 from ..study import Study
-from .branches import stack
+from .branches import Choice, stack
 from .ended import Ended
+from .experts import CLOSE, DIVISIONS, divided, has_experts
 from .groups import Group
 from .lanes import Outcome, put
 from .parts import Part, part_branches, splits, whole_bounds
@@ -49,7 +50,7 @@ def solve_parts(groups: Sequence[Group], progress: Progress) -> Parts:
     if not rows:
         return Parts(of_groups, Ended(_unsolved(groups[0], np.zeros(0), np.zeros(0), 1)))
     branches = stack(rows)
-    outcome = solve(branches, branches.middle, "bounds", progress)
+    outcome = solve(branches, branches.middle, "bounds", progress, bounds_only=True)
     outcome = settle(branches, np.arange(len(rows)), outcome, progress)
     return Parts(of_groups, Ended(take(outcome, (slice(None), None))))
 
@@ -71,21 +72,66 @@ def search(groups: Sequence[Group], parts: Parts, study: Study, progress: Progre
     random = np.random.default_rng(study.seed)
     for most in (FIRST, None):
         rows = [
-            (n, branch)
+            (n, int(branch))
             for n, end in enumerate(ended)
             for branch in np.argsort(end.bound, kind="stable")[:most]
             if end.bound[branch] < end.least and np.isnan(end.lanes.residual[branch]).all()
         ]
-        if not rows:
-            continue
-        branches = stack([groups[n].branches[branch][1] for n, branch in rows])
-        lanes = np.repeat(np.arange(len(rows)), study.starts)
-        lower, upper = np.asarray(branches.lower)[lanes], np.asarray(branches.upper)[lanes]
-        starts = lower + (upper - lower) * random.uniform(size=lower.shape)
-        outcome = solve(take(branches, lanes), starts, "search", progress, explore=True)
-        outcome = settle(branches, lanes, outcome, progress)
-        ended = _with(ended, rows, outcome, study.starts)
+        ended = _solve(groups, ended, rows, study, random, progress)
     return ended
+
+
+def divide(
+    groups: Sequence[Group], ended: Sequence[Ended], study: Study, progress: Progress
+) -> tuple[list[Group], list[Ended]]:
+    """Divide the ranges of batches between which experts are bounded, of the branches that could
+    still hold something better, until what they could gain is small.
+
+    Both halves are solved in place of the whole; its point is that of a half that has none.
+    """
+    groups, ended = list(groups), list(ended)
+    random = np.random.default_rng(study.seed)
+    for _ in range(DIVISIONS):
+        rows = []
+        for n, (group, end) in enumerate(zip(groups, ended, strict=True)):
+            halves = _halves(group, end)
+            if not halves:
+                continue
+            kept = [row for row in range(len(group.branches)) if row not in halves]
+            added = [(half, row) for row, pair in halves.items() for half in pair]
+            branches = [group.branches[row] for row in kept] + [half for half, _ in added]
+            bounds, hard_bounds = (
+                bound[[row for _, row in added]] for bound in (end.bound, end.hard_bound)
+            )
+            groups[n] = replace(group, branches=branches)
+            ended[n] = Ended(
+                jax.tree.map(
+                    lambda old, new, kept=kept: np.concatenate([old[kept], new]),
+                    end.lanes,
+                    _unsolved(group, bounds, hard_bounds, study.starts),
+                )
+            )
+            rows += [(n, row) for row in range(len(kept), len(branches))]
+        if not rows:
+            break
+        ended = _solve(groups, ended, rows, study, random, progress)
+    return groups, ended
+
+
+def _halves(group: Group, end: Ended) -> dict[int, list[tuple[Choice, Branch]]]:
+    """The branches of a group that are worth dividing -> their halves."""
+    if end.best is None or not has_experts(group.branches[0][1]):
+        return {}
+    points = end.at_best_start(end.lanes.x)
+    halves = {}
+    for row in map(int, np.flatnonzero(end.bound < end.least - CLOSE)):
+        choice, branch = group.branches[row]
+        pair = divided(branch, points[row])
+        if pair:
+            halves[row] = [
+                (replace(choice, split=(*choice.split, n)), half) for n, half in enumerate(pair)
+            ]
+    return halves
 
 
 def _unsolved(group: Group, bound: np.ndarray, hard_bound: np.ndarray, starts: int) -> Outcome:
@@ -106,11 +152,26 @@ def _unsolved(group: Group, bound: np.ndarray, hard_bound: np.ndarray, starts: i
     )
 
 
-def _with(
-    ended: Sequence[Ended], rows: Sequence[tuple[int, int]], outcome: Outcome, starts: int
+def _solve(
+    groups: Sequence[Group],
+    ended: Sequence[Ended],
+    rows: Sequence[tuple[int, int]],
+    study: Study,
+    random: np.random.Generator,
+    progress: Progress,
 ) -> list[Ended]:
-    """How the groups ended, with the rows (group, branch) solved."""
-    by_row = jax.tree.map(lambda leaf: leaf.reshape(len(rows), starts, *leaf.shape[1:]), outcome)
+    """How the groups ended, with the rows (group, branch) solved from random starts."""
+    if not rows:
+        return list(ended)
+    branches = stack([groups[n].branches[branch][1] for n, branch in rows])
+    lanes = np.repeat(np.arange(len(rows)), study.starts)
+    lower, upper = np.asarray(branches.lower)[lanes], np.asarray(branches.upper)[lanes]
+    starts = lower + (upper - lower) * random.uniform(size=lower.shape)
+    outcome = solve(take(branches, lanes), starts, "search", progress, explore=True)
+    outcome = settle(branches, lanes, outcome, progress)
+    by_row = jax.tree.map(
+        lambda leaf: leaf.reshape(len(rows), study.starts, *leaf.shape[1:]), outcome
+    )
     result = list(ended)
     for n in {n for n, _ in rows}:
         mine = np.array([row for row, (group, _) in enumerate(rows) if group == n])

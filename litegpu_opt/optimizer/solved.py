@@ -6,6 +6,7 @@ import numpy as np
 
 from .branches import Choice
 from .ended import Ended
+from .experts import with_all_batches
 from .groups import Group
 from .layout import Layout
 from .problem import Branch
@@ -39,4 +40,5 @@ def best_of(group: Group, end: Ended) -> Solved | None:
         return None
     choice, branch = group.branches[end.best]
     x = end.at_best_start(end.lanes.x)[end.best]
+    branch = with_all_batches(branch)
     return Solved(choice, branch, group.layout, x, end.least, float(end.bound[end.best]))

@@ -7,12 +7,18 @@ import jax
 import numpy as np
 
 from .ended import solved
+from .experts import above, below, has_experts, moved
 from .lanes import Outcome, put, solve_lanes
 from .problem import Branch
 
 
 COST_WEIGHT = 1e-2
 """Weight of the cost where its multipliers come near the solver's penalty."""
+
+TANGENTS = 12
+"""Tangents to the experts that are tried, each at the optimum of the last."""
+SETTLED = 1e-6
+"""Change of the logarithm of a batch below which the tangent touches at its optimum."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, the lanes done and the lanes in all."""
@@ -26,15 +32,44 @@ def solve(
     *,
     sharpness: float = 0.0,
     explore: bool = False,
+    bounds_only: bool = False,
 ) -> Outcome:
-    """`solve_lanes` that reports its progress under the name of a stage."""
-    return solve_lanes(
-        branches,
-        starts,
-        sharpness=sharpness,
-        explore=explore,
-        progress=lambda done: progress(stage, done, len(starts)),
-    )
+    """Solve lanes, with the progress reported under the name of a stage.
+
+    With experts, the bounds are those of the problem below the branch, and the point and its value
+    those of the problem above that touches it there (`experts`).
+
+    **Arguments:**
+
+    - `bounds_only`: values and points may be those of the problem below.
+    """
+
+    def lanes(branches: Branch, starts: np.ndarray, *, explore: bool) -> Outcome:
+        return solve_lanes(
+            branches,
+            starts,
+            sharpness=sharpness,
+            explore=explore,
+            progress=lambda done: progress(stage, done, len(starts)),
+        )
+
+    if not has_experts(branches):
+        return lanes(branches, starts, explore=explore)
+    bounded = lanes(below(branches), starts, explore=explore)
+    if bounds_only:
+        return bounded
+    outcome = bounded
+    rows = np.flatnonzero(solved(bounded))
+    for _ in range(TANGENTS):
+        if not rows.size:
+            break
+        x = np.asarray(outcome.x)[rows]
+        here = take(branches, rows)
+        touching = lanes(above(here, x), x, explore=False)
+        outcome = jax.tree.map(lambda old, new, at=rows: put(old, at, new), outcome, touching)
+        rows = rows[solved(touching) & (moved(here, x, np.asarray(touching.x)) > SETTLED)]
+    of_bounds = lambda o: [o.bound, o.hard_bound, o.infeasibility]  # noqa: E731 - a selection
+    return eqx.tree_at(of_bounds, outcome, of_bounds(bounded))
 
 
 def take(tree, rows):

@@ -90,7 +90,7 @@ def _problems(
     branches = part_branches(receiving)[prefill], parts[decode]
     return [
         Solved(
-            choice=Choice(degrees, *part[2:]),
+            choice=Choice(degrees, *part[3:], ranges=(prefill[2], decode[2])),
             branch=branch,
             layout=group.layout,
             x=np.asarray(branch.lower),

@@ -9,7 +9,7 @@ from .document import figure, percent
 
 
 NOT_MODELLED = (
-    "mixture-of-experts models, pipeline and expert parallelism in a search (evaluate has them)",
+    "pipeline and expert parallelism in a search (evaluate has them)",
     "queueing at an arrival rate",
     "chunked prefill in a mixed pool",
     "failures by kind and size of device (all own the same share of spares)",

@@ -51,10 +51,6 @@ def _transformer(name_or_path: str, where: str) -> Transformer:
     except UserError as error:
         inside = f": {error.where}" if error.where else ""
         raise UserError(error.what, where=where + inside, allowed=error.allowed) from None
-    if transformer.has_experts:
-        # their bytes as a function of the batch are not convex in logarithms: no bound would hold
-        what = f"{transformer.name} is a mixture of experts, which cannot be optimised yet"
-        raise UserError(what, where=where, allowed="dense models; litegpu evaluate takes both")
     return transformer
 
 

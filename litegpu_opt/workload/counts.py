@@ -1,6 +1,8 @@
 """Counts of a phase as arrays over its operators: hand counts meet formats and request lengths."""
 
+import abc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..numerics import TINY
+from ..numerics import TINY, AnyArray
 from .operators import Operator, stage_kinds
 from .parallelism import Parallelism
 from .precision import Precision
@@ -25,19 +27,25 @@ LEAST_LOG_MISS = -700.0
 class ExpertCounts(eqx.Module):
     """Experts that an execution reads only where tokens are routed to them, arrays `(ops,)`."""
 
-    gb: Array
+    gb: AnyArray
     """Bytes of one expert."""
-    held: Array
+
+    @abc.abstractmethod
+    def touched(self, batch: Array) -> Array:
+        """Distinct experts that a batch reads on the device."""
+
+
+class RoutedExperts(ExpertCounts):
+    """Experts that are picked evenly; where they are not, fewer are touched."""
+
+    held: AnyArray
     """Experts on the device."""
-    log_miss_per_seq: Array
+    log_miss_per_seq: AnyArray
     """n log(1 - k/E): logarithm of the chance that none of the n tokens of a sequence goes to an
     expert."""
 
     def touched(self, batch: Array) -> Array:
-        """Expected number of distinct experts that a batch reads, E (1 - (1 - k/E)^n).
-
-        Assumes that experts are picked evenly; where they are not, fewer are touched.
-        """
+        """Expected number, E (1 - (1 - k/E)^n)."""
         return -self.held * jnp.expm1(batch * self.log_miss_per_seq)
 
 
@@ -77,6 +85,14 @@ class OperatorCounts(eqx.Module):
     """Bytes through the busier direction of the device's link, algorithm factor included."""
     experts: ExpertCounts | None
     """`None` for a model without experts."""
+
+
+def with_idle_experts(operators: OperatorCounts) -> OperatorCounts:
+    """The counts of a dense model in the form of those of a mixture of experts."""
+    if operators.experts is not None:
+        return operators
+    nothing = jnp.zeros_like(operators.weight_gb)
+    return replace(operators, experts=RoutedExperts(nothing, nothing, nothing))
 
 
 def operator_names(model: Transformer, p: Parallelism, *, decode: bool) -> tuple[str, ...]:
@@ -220,7 +236,7 @@ def _counts(
     passing = share * jnp.where(c.last_token > 0.0, 1.0, tokens)
     read = share * context(c.window)
     linear = (passing * c.flop_per_token + read * c.flop_per_context) / TERA
-    experts = ExpertCounts(
+    experts = RoutedExperts(
         gb=jnp.asarray((1.0 - c.read_always) * c.weight_bytes / GIGA),
         held=jnp.asarray(c.experts_held),
         log_miss_per_seq=jnp.asarray(share * tokens * c.log_miss_per_token),
