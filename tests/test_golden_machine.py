@@ -171,6 +171,24 @@ def test_known_good_die_without_harvest(default, area, yields, dollars):
         close(die_usd(design, there), usd, rel=0, abs=0.6)
 
 
+@pytest.mark.parametrize(
+    ("defects", "yields", "dollars"), [(0.05, 1.325, 0.640), (0.10, 1.69, 0.504)]
+)
+def test_silicon_cost_ratio_without_harvest(default, defects, yields, dollars):
+    """Four quarter dies against one: by hand from the table above, 0.905/0.683 and 4 x 69/432. At
+    0.1 per cm2 the yield ratio is 1.69, and packing alone is worth 15 %.
+    """
+    tree = with_leaves(default, "process", defects_per_cm2=defects)
+    good = [
+        float(negative_binomial_yield(scalar(area), scalar(defects), scalar(3)))
+        for area in (H100_MM2, QUARTER_MM2)
+    ]
+    gross = [float(dies_per_wafer(scalar(area), tree)) for area in (H100_MM2, QUARTER_MM2)]
+    assert good[1] / good[0] == pytest.approx(yields, abs=0.003)
+    assert 4 * gross[0] * good[0] / (gross[1] * good[1]) == pytest.approx(dollars, abs=0.002)
+    assert 4 * gross[0] / gross[1] == pytest.approx(0.85, abs=0.002)
+
+
 def harvest_mixture(area, defects, repairable, cores, spares, clustering=3.0):
     """Exact: defects of a Gamma-distributed density, at most `spares` cores lost."""
     mean = area * defects / 100.0
