@@ -72,7 +72,7 @@ MACHINE_LIMITS = (
     Limit("rated_bf16_phase", "W", "rated", "power of a compute-heavy bf16 phase against the TDP"),
     Limit("rated_fp8_phase", "W", "rated", "power of a compute-heavy fp8 phase against the TDP"),
     Limit("rated_memory_phase", "W", "rated", "power of a memory-heavy phase against the TDP"),
-    Limit("junction_rise", "K", "machine", "junction over coolant at the TDP against the allowed"),
+    Limit("junction_rise", "K", "machine", "junction over coolant at the TDP"),
     Limit("package_power", "W", "machine", "TDP against what a package is built for"),
     Limit("tdp_max", "W", "machine", "TDP against the study's own limit", True),
     Limit("unit_cost_max", "USD", "machine", "bill of materials against the study's limit", True),
