@@ -14,7 +14,7 @@ from jax import Array
 
 from .machine.cost import bill_of_materials
 from .machine.design import Design
-from .machine.power import rated_power_w, thermal_limit_w
+from .machine.power import junction_k_per_w, rated_power_w
 from .machine.silicon import blocks, edge_available_mm, edge_needed_mm, field_area_mm2
 from .machine.technology import Technology
 from .numerics import scalar
@@ -72,7 +72,7 @@ MACHINE_LIMITS = (
     Limit("rated_bf16_phase", "W", "rated", "power of a compute-heavy bf16 phase against the TDP"),
     Limit("rated_fp8_phase", "W", "rated", "power of a compute-heavy fp8 phase against the TDP"),
     Limit("rated_memory_phase", "W", "rated", "power of a memory-heavy phase against the TDP"),
-    Limit("thermal", "W", "machine", "TDP against what the cooler carries off the dies"),
+    Limit("junction_rise", "K", "machine", "junction over coolant at the TDP"),
     Limit("package_power", "W", "machine", "TDP against what a package is built for"),
     Limit("tdp_max", "W", "machine", "TDP against the study's own limit", True),
     Limit("unit_cost_max", "USD", "machine", "bill of materials against the study's limit", True),
@@ -137,7 +137,7 @@ def uses_and_limits(
     Clocks, services and latency limits have a leading axis over the pools (prefill, decode).
     Each use is a (generalised) posynomial and each limit a monomial of the design variables.
     """
-    process, memory = technology.process, technology.memory
+    process, memory, cooling = technology.process, technology.memory, technology.cooling
     bf16_phase_w, fp8_phase_w, memory_phase_w = rated_power_w(design, technology)
     machine = {
         "block_area": (blocks(design, technology).total_mm2, design.die_area_mm2),
@@ -151,8 +151,11 @@ def uses_and_limits(
         "rated_bf16_phase": (bf16_phase_w, tdp_w),
         "rated_fp8_phase": (fp8_phase_w, tdp_w),
         "rated_memory_phase": (memory_phase_w, tdp_w),
-        "thermal": (tdp_w, thermal_limit_w(design, technology)),
-        "package_power": (tdp_w, technology.cooling.limit_package_w),
+        "junction_rise": (
+            tdp_w * junction_k_per_w(design, technology),
+            cooling.max_junction_rise_k,
+        ),
+        "package_power": (tdp_w, cooling.limit_package_w),
         "tdp_max": (tdp_w, caps.tdp_max_w),
         "unit_cost_max": (bill_of_materials(design, technology).total_usd, caps.unit_cost_max_usd),
         "scale_up_domain": (jnp.max(services.devices), technology.largest_domain),

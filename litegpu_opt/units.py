@@ -32,6 +32,7 @@ gram = [mass] = g
 bit = [information] = b
 byte = 8 * bit = B
 bps = bit / second
+kelvin = [temperature] = K
 FLOP = [operation]
 USD = [currency]
 token = [token]

@@ -12,6 +12,7 @@ functions are closed under the sums, products and powers that the model makes of
 | bill of materials            | exp and expm1 of posynomials have positive coefficients         |
 | use/limit                    | generalised posynomial over monomial                            |
 | voltage                      | norm of a constant and a posynomial, for a slope of at most 1   |
+| junction resistance          | constant and 1/area: a posynomial                               |
 | energies, rated powers       | products and sums of the above                                  |
 | phase time                   | sums of q-norms of posynomials, any q > 0                       |
 | capital, a year by line      | sums of the above over constants: spares are a share of them    |
@@ -50,6 +51,7 @@ from litegpu_opt.machine.cost import (
 from litegpu_opt.machine.power import (
     EnergyCosts,
     energy_costs,
+    junction_k_per_w,
     rated_power_w,
     relative_voltage,
     thermal_design_power_w,
@@ -136,6 +138,7 @@ def terms(x, branch, q):
         "rated power, compute in fp8": rated[1],
         "rated power, memory": rated[2],
         "rated power": thermal_design_power_w(design, tree),
+        "junction resistance": junction_k_per_w(design, tree),
         **{f"limit: {name}": uses[i] / limits[i] for i, name in enumerate(LIMIT_NAMES)},
         **{f"objective: {name}": objectives[i] for i, name in enumerate(OBJECTIVES)},
     }
@@ -325,7 +328,8 @@ def test_every_quantity_of_the_machine_is_among_the_terms():
         "rated power, compute in fp8",
         "rated power, memory",
         "voltage",
-        "limit: thermal",
+        "junction resistance",
+        "limit: junction_rise",
         "limit: die_edge",
     } <= set(TERM_NAMES)
 

@@ -99,6 +99,8 @@ def test_what_the_model_returns_is_never_taken_from_the_text():
         "rated_clock_ghz",
         "rated_memory_w",
         "always_w",
+        "junction_rise_k",
+        "thermal_limit_w",
         "it_capital_usd",
         "electricity_usd_per_hour",
         "device_hour_usd",

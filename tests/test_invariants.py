@@ -644,7 +644,7 @@ def test_the_rated_limits_say_what_the_tdp_is(x, dies):
     m = metrics_at(x, DEFAULT, dies=dies)
     uses = dict(zip(LIMIT_NAMES, np.asarray(m.uses), strict=True))
     rated = max(value for name, value in uses.items() if name.startswith("rated_"))
-    assert float(m.tdp_w) == uses["thermal"] == uses["package_power"]
+    assert float(m.tdp_w) == uses["package_power"]
     # the compiler rounds the two places where it is computed on its own
     assert float(m.tdp_w) == pytest.approx(rated, rel=1e-15, abs=0.0)
 

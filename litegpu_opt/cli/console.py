@@ -80,6 +80,7 @@ def _print_table(screen: Console, table: Table) -> None:
     if table.title:
         screen.print()
         screen.print(Text(table.title, style="italic"))
+    labels = max(len(row[0]) for row in (table.columns, *table.rows))
     for columns in _parts(table, screen.width):
         printed = RichTable(
             box=_RULE, show_edge=False, pad_edge=False, header_style="bold", padding=(0, 1)
@@ -89,7 +90,8 @@ def _print_table(screen: Console, table: Table) -> None:
             printed.add_column(
                 Text(table.columns[column]),
                 justify="right" if right else "left",
-                no_wrap=right,
+                # a name cut in two is not found again
+                no_wrap=right or (column == 0 and labels <= screen.width // 3),
                 overflow="fold",
             )
         for row in table.rows:

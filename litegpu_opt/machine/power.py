@@ -1,4 +1,4 @@
-"""Power: voltage against clock, energy of the work done, thermal design power."""
+"""Power: voltage against clock, energy of the work done, thermal design power, cooling."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -114,6 +114,16 @@ def thermal_design_power_w(design: Design, technology: Technology) -> Array:
     return powers_w[jnp.argmax(powers_w)]
 
 
-def thermal_limit_w(design: Design, technology: Technology) -> Array:
-    """What the cooler carries away, W: W/mm2 of die times the package's silicon."""
-    return technology.cooling.limit_w_per_mm2 * design.silicon_mm2
+def junction_k_per_w(design: Design, technology: Technology) -> Array:
+    """Junction temperature over that of the air or coolant coming in, per watt of the package, K/W:
+
+        R_sink + r / (k A)
+
+    for k dies of area A that share a cooler and the power alike: the cooler sees all of it, a die
+    its k-th. For a large package it is the cooler that limits the watts; a small die has more
+    resistance per watt, and yet may run at more watts per mm2: `dT/(R A + r)`. The cooler does not
+    shrink with the die. Memory is counted in, as in the powers that R and r are taken from; those
+    are of 814 to 1,600 mm2, so that a die of a quarter is an extrapolation.
+    """
+    cooling = technology.cooling
+    return cooling.sink_k_per_w + cooling.spreading_k_mm2_per_w / design.silicon_mm2

@@ -123,7 +123,12 @@ class Package(eqx.Module):
 class Cooling(eqx.Module):
     """What a cooler can carry away, and the facility overhead that goes with it."""
 
-    limit_w_per_mm2: Array = leaf()
+    sink_k_per_w: Array = leaf()
+    """From the base of the cooler to the air or coolant that comes in, per package."""
+    spreading_k_mm2_per_w: Array = leaf()
+    """From the junction to the base: die, interface and spreading."""
+    max_junction_rise_k: Array = leaf()
+    """Hottest junction allowed, less the air or coolant that comes in."""
     limit_package_w: Array = leaf()
     pue: Array = leaf()
 

@@ -26,7 +26,7 @@ METRICS = {
     "unit-price": ("accelerator_capital_usd",),
     "peak": ("bf16_tflop_s", "fp8_tflop_s", "memory_tb_s"),
     "power": ("idle_w", "rated_bf16_phase_w", "rated_fp8_phase_w", "rated_memory_phase_w"),
-    "tdp": ("tdp_w", "thermal_limit_w"),
+    "tdp": ("tdp_w", "junction_rise_k", "thermal_limit_w"),
     "device-hour": ("device_hour_usd",),
 }
 """Metric -> the quantities that it is about."""

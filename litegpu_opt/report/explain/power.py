@@ -5,10 +5,10 @@ from ...machine.power import (
     FLOOR_SHARPNESS,
     JOULE_PER_GB_PJ_BIT,
     energy_costs,
+    junction_k_per_w,
     rated_power_w,
     relative_voltage,
     thermal_design_power_w,
-    thermal_limit_w,
 )
 from ...machine.rates import peak_rates
 from ...machine.technology import Technology
@@ -115,10 +115,21 @@ POWER = {
         "W",
         "thermal design power: the largest of the three",
     ),
+    "junction_k_per_w": Quantity(
+        "cooling.sink_k_per_w + cooling.spreading_k_mm2_per_w"
+        " / (design.die_area_mm2 * design.dies_per_package)",
+        "K/W",
+        "junction over the air or coolant coming in, per watt: cooler, and way to it",
+    ),
+    "junction_rise_k": Quantity(
+        "tdp_w * junction_k_per_w",
+        "K",
+        "the same at the TDP",
+    ),
     "thermal_limit_w": Quantity(
-        "cooling.limit_w_per_mm2 * design.die_area_mm2 * design.dies_per_package",
+        "cooling.max_junction_rise_k / junction_k_per_w",
         "W",
-        "what the cooler carries off the dies",
+        "power at which the junction is as hot as allowed",
     ),
 }
 
@@ -131,7 +142,7 @@ def power_values(design: Design, technology: Technology) -> dict[str, AnyArray]:
         "rated_fp8_phase_w": rated[1],
         "rated_memory_phase_w": rated[2],
         "tdp_w": thermal_design_power_w(design, technology),
-        "thermal_limit_w": thermal_limit_w(design, technology),
+        "junction_k_per_w": junction_k_per_w(design, technology),
         "far_pj_per_bit": technology.far_pj_per_bit,
     }
     clock_ghz = design.clock_ghz

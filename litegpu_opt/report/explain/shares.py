@@ -17,14 +17,14 @@ SMALL, LARGE = "paper-lite", "h100-sxm"
 CHARGED = {
     "prices.host_usd_per_package": "package",
     "package.test_usd": "package",
-    "package.attach_usd_per_stack": "memory stack",
+    "package.attach_usd_per_stack": "stack",
     "prices.host_usd_per_w": "W of TDP",
-    "prices.facility_usd_per_w": "W provisioned",
-    "package.test_usd_per_mm2": "mm2 of dies and memory",
+    "prices.facility_usd_per_w": "W of IT",
+    "package.test_usd_per_mm2": "mm2 mounted",
     "package.interposer_usd_per_mm2": "mm2 of interposer",
-    "prices.host_usd_per_gb_s": "GB/s of network",
-    "interconnect.usd_per_gbit_s": "Gb/s and link end",
-    "switch.usd_per_gbit_s": "Gb/s of switch port",
+    "prices.host_usd_per_gb_s": "GB/s",
+    "interconnect.usd_per_gbit_s": "Gb/s, by end",
+    "switch.usd_per_gbit_s": "Gb/s, by port",
 }
 """Value -> what it is charged per."""
 
@@ -114,8 +114,10 @@ def shares_sections(content: Mapping[str, Any]) -> list[Section]:
         Section(
             f"What is charged per package, per watt, per area: {content['basis']} basis",
             (
-                "USD per hour of an owned device that draws what is provisioned. The ratio is "
-                f"that of {devices} {small} to one {large}, which have as many SMs.",
+                f"In the columns of {small} and {large}: USD per hour of an owned device that "
+                f"draws what is provisioned. The ratio is that of {devices} {small} to one "
+                f"{large}, which have as many SMs, at the low and at the high value. Dies and "
+                "memory are mounted on the interposer.",
                 _charges(content),
             ),
         ),
@@ -128,30 +130,34 @@ def _charges(content: Mapping[str, Any]) -> Table:
         (
             "",
             "per",
-            *(f"{content[chip]}: low / typical / high" for chip in SIDES),
+            "low / typical / high",
             "unit",
             "trust",
-            *(f"USD/h of {content[chip]}" for chip in SIDES),
-            "ratio at low",
-            "at high",
+            *(content[chip] for chip in SIDES),
+            "ratio at them",
         ),
         tuple(
             (
                 row["name"],
                 row["per"],
-                *(
-                    " / ".join(figure(row[chip][key]) for key in ("low", "value", "high"))
-                    for chip in SIDES
-                ),
+                _ranges(row),
                 row["small"]["unit"],
                 row["small"]["trust"],
                 *(figure(row["usd_per_hour"][chip], 3) for chip in SIDES),
-                *(figure(row["ratio_at"][end], 3) for end in ("low", "high")),
+                " / ".join(figure(row["ratio_at"][end], 3) for end in ("low", "high")),
             )
             for row in content["charges"]
         ),
         numeric=False,
     )
+
+
+def _ranges(row: Mapping[str, Any]) -> str:
+    """Low, typical and high value; of the small chip and of the large one where they differ."""
+    ranges = (
+        " / ".join(figure(row[chip][key]) for key in ("low", "value", "high")) for chip in SIDES
+    )
+    return "; ".join(dict.fromkeys(ranges))
 
 
 def _alternatives(content: Mapping[str, Any]) -> Table:
