@@ -131,7 +131,10 @@ def test_halves_cover_their_branch(groups):
     decode = group.layout.variables.index("batch_decode")
     assert left.lower[decode] == branch.lower[decode]
     assert right.upper[decode] == branch.upper[decode]
-    assert left.upper[decode] == right.lower[decode] == branch.middle[decode]
+    assert left.upper[decode] == right.lower[decode]
+    middle, cut = branch.middle[decode], left.upper[decode]
+    assert cut != middle
+    assert branch.lower[decode] < cut < branch.upper[decode]
 
 
 def test_the_gap_closes(searched):
@@ -166,7 +169,7 @@ def test_no_batch_is_better(groups, searched):
     _, _, _, ended = searched
     group = groups[0]
     whole = {choice.pairs: branch for choice, branch in group.branches}
-    batches = np.geomspace(2.0, 2000.0, 24)
+    batches = np.geomspace(1.5, 60.0, 40)
     rows = [
         hold(branch, group.layout, {"batch_decode": float(batch)})
         for branch in whole.values()
@@ -179,7 +182,7 @@ def test_no_batch_is_better(groups, searched):
     assert ended[0].bound.min() <= values.min()
     assert ended[0].least <= values.min() + 1e-9
     # the grid is dense enough to come near
-    assert values.min() <= ended[0].least + 5e-3
+    assert values.min() <= ended[0].least + 2e-2
 
 
 def test_the_hard_roofline_has_its_bound(searched):

@@ -45,8 +45,8 @@ POINTS = 33
 """Points of a range at which the error of its chord is measured."""
 SHRINK = 0.9
 """By which a range is made narrower until its chord is good enough."""
-INSIDE = 0.05
-"""A cut is this share of a range away from its ends."""
+BESIDE = 0.1
+"""A cut is this share of the way to the far end of a range away from the point in it."""
 SAME = 1e-9
 """Logarithms that differ by less are one batch."""
 MOST_LOG = 600.0
@@ -190,8 +190,11 @@ def _ends(pool: Pool, lower: float, upper: float) -> Iterator[float]:
 
 
 def divided(branch: Branch, x: np.ndarray) -> list[Branch]:
-    """Two branches in place of one: the range of the worst chord is cut at `x`, or in the middle if
-    that is not well inside. None where no chord can be better.
+    """Two branches in place of one: the range of the worst chord is cut beside `x`, towards its far
+    end. None where no chord can be better.
+
+    Not at `x` itself, which may be the last batch that a limit allows: nothing would be feasible
+    inside the range beyond it.
     """
     at = _batches(branch.pool_count)
     lower, upper = np.asarray(branch.lower)[at], np.asarray(branch.upper)[at]
@@ -207,10 +210,9 @@ def divided(branch: Branch, x: np.ndarray) -> list[Branch]:
     if errors[worst] == 0.0:
         return []
     low, high = lower[worst], upper[worst]
-    margin = INSIDE * (high - low)
-    cut = np.asarray(x)[at][worst]
-    if not low + margin < cut < high - margin:
-        cut = (low + high) / 2.0
+    near = min(max(float(np.asarray(x)[at][worst]), low), high)
+    far = low if near - low > high - near else high
+    cut = near + BESIDE * (far - near)
     left, right = np.array(branch.upper), np.array(branch.lower)
     left[at.start + worst] = right[at.start + worst] = cut
     return [replace(branch, upper=left), replace(branch, lower=right)]

@@ -71,7 +71,7 @@ def search_hard(
         items, open_ = _apart(items, CLOSE)
         halves = [replace(item, branch=half) for item in open_ for half in item.divided()]
         items += [item for item in open_ if not item.divided()]
-        items += _solve(halves, EXPONENTS[1], progress)
+        items += _solve(halves, EXPONENTS[-1], progress)
     return {
         n: HardOptimum(
             min(item.value for item in items if item.group == n),

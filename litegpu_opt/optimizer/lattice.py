@@ -16,6 +16,7 @@ from ..catalog import offered_gb
 from ..machine.design import Design
 from ..machine.silicon import die_link_edge_mm, edge_needed_mm, field_area_mm2
 from ..machine.technology import Technology
+from ..numerics import AnyArray
 from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import hold, stack, with_aspect
@@ -29,6 +30,9 @@ BRANCHES = 12
 """Best branches of a group, by their bounds, whose stacks are enumerated."""
 KEPT = 8
 """Items of a group that go on from one stage to the next."""
+AREA = DESIGN_VARIABLES.index("die_area_mm2")
+AREA_STEP_MM2 = 0.1
+"""To which the least die area is found."""
 PLACED = 4
 """Items of a group that go on to the last stage."""
 
@@ -89,13 +93,13 @@ def search_buildable(
     for n, items in ports.items():
         rest[n] += [item.bound for item in items]
     placed = {
-        n: list(itertools.islice(_all_placed(_once(items), study.space.aspect_ratios), PLACED))
+        n: _placeable(_once(items), study.space.aspect_ratios)[:PLACED]
         for n, items in ports.items()
     }
     whole = _solve(_holding(placed, _wholes), "buildable", progress, bound_of_parent=True)
     built = {}
     for n, items in whole.items():
-        found = next(_all_placed(items, ()), None)
+        found = next((item for item in items if _fits(item, item.choice.aspect_ratio)), None)
         if found is not None and math.isfinite(found.value):
             built[n] = Built(found, min(rest[n]))
     return built
@@ -146,49 +150,80 @@ def _ends(items: Sequence[Solved]) -> list[Solved]:
     return [end(row, key=by_stacks) for row in branches.values() for end in (min, max)]
 
 
-def _all_placed(items: Iterable[Solved], aspect_ratios: Sequence[float]) -> Iterator[Solved]:
-    """Those whose pieces fit on the edges of a die, with another outline where need be."""
-    return filter(None, (_placed(item, aspect_ratios) for item in items))
+def _placeable(items: Sequence[Solved], aspect_ratios: Sequence[float]) -> list[Solved]:
+    """Those whose pieces fit on the edges of a die, with another outline where need be; then those
+    that need a larger die for it, with that as the least.
+    """
+    fitting, enlarged = [], []
+    for item in items:
+        own = item.choice.aspect_ratio
+        outlines = (own, *(other for other in aspect_ratios if other != own))
+        ratio = next((ratio for ratio in outlines if _fits(item, ratio)), None)
+        if ratio is not None:
+            fitting.append(_with_outline(item, ratio, item.branch.lower))
+            continue
+        least_mm2 = {ratio: _least_area_mm2(item, ratio) for ratio in outlines}
+        ratio = min(least_mm2, key=lambda ratio: least_mm2[ratio])
+        if math.isfinite(least_mm2[ratio]):
+            lower = np.array(item.branch.lower)
+            lower[AREA] = math.log(least_mm2[ratio])
+            enlarged.append(_with_outline(item, ratio, lower))
+    return fitting + enlarged
 
 
-def _placed(item: Solved, aspect_ratios: Sequence[float]) -> Solved | None:
-    """The item with the first outline on whose edges its whole pieces fit, its own first."""
-    own = item.choice.aspect_ratio
-    for ratio in (own, *(other for other in aspect_ratios if other != own)):
-        if fits_on_edges(_outlined(item, ratio), item.branch.technology):
-            choice = replace(item.choice, aspect_ratio=ratio)
-            return replace(item, choice=choice, branch=with_aspect(item.branch, ratio))
-    return None
+def _with_outline(item: Solved, aspect_ratio: float, lower: AnyArray) -> Solved:
+    return replace(
+        item,
+        choice=replace(item.choice, aspect_ratio=aspect_ratio),
+        branch=replace(with_aspect(item.branch, aspect_ratio), lower=lower),
+    )
+
+
+def _fits(item: Solved, aspect_ratio: float, **changed: float) -> bool:
+    """Whether the pieces of an item fit on a die of an outline, with some values changed."""
+    values = item.variables | changed
+    design = Design(
+        **{name: values[name] for name in DESIGN_VARIABLES},
+        aspect_ratio=aspect_ratio,
+        dies_per_package=item.choice.dies_per_package,
+    )
+    return fits_on_edges(design, item.branch.technology)
+
+
+def _largest_area_mm2(item: Solved, aspect_ratio: float) -> float:
+    """The largest die of an outline that an item may have."""
+    return min(
+        float(np.exp(item.branch.upper[AREA])),
+        float(item.branch.caps.die_area_max_mm2),
+        float(field_area_mm2(np.asarray(aspect_ratio), item.branch.technology)),
+    )
+
+
+def _least_area_mm2(item: Solved, aspect_ratio: float) -> float:
+    """The smallest die of an outline on which the pieces of an item fit; infinite if none is."""
+    low, high = item.variables["die_area_mm2"], _largest_area_mm2(item, aspect_ratio)
+    if low >= high or not _fits(item, aspect_ratio, die_area_mm2=high):
+        return math.inf
+    while high - low > AREA_STEP_MM2:
+        middle = (low + high) / 2.0
+        if _fits(item, aspect_ratio, die_area_mm2=middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _has_room(item: Solved, aspect_ratios: Sequence[float]) -> bool:
     """Whether its stacks and the least network fit on the edges of the largest die it may have."""
-    technology = item.branch.technology
-    most_mm2 = min(
-        float(np.exp(item.branch.upper[DESIGN_VARIABLES.index("die_area_mm2")])),
-        float(item.branch.caps.die_area_max_mm2),
-    )
+    floor_gb_s = float(item.branch.technology.interconnect.floor_gb_s)
     return any(
-        fits_on_edges(
-            _outlined(
-                item,
-                ratio,
-                die_area_mm2=min(most_mm2, float(field_area_mm2(np.asarray(ratio), technology))),
-                network_gb_s=float(technology.interconnect.floor_gb_s),
-            ),
-            technology,
+        _fits(
+            item,
+            ratio,
+            die_area_mm2=_largest_area_mm2(item, ratio),
+            network_gb_s=floor_gb_s,
         )
         for ratio in aspect_ratios
-    )
-
-
-def _outlined(item: Solved, aspect_ratio: float, **changed: float) -> Design:
-    """The design of an item with an outline of its die, and some values changed."""
-    values = item.variables | changed
-    return Design(
-        **{name: values[name] for name in DESIGN_VARIABLES},
-        aspect_ratio=aspect_ratio,
-        dies_per_package=item.choice.dies_per_package,
     )
 
 
