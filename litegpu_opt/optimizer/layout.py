@@ -76,6 +76,20 @@ class Layout:
             + [float(name == limit) for name in self.limit_names]
         )
 
+    def origin(self, name: str) -> tuple[int, str]:
+        """Number of the workload that a variable or limit belongs to, and its name there; those
+        that all share count to the first.
+        """
+        for number, label in enumerate(self.labels):
+            if label and name.endswith(f"[{label}]"):
+                return number, name.removesuffix(f"[{label}]")
+        return 0, name
+
+    def name_for(self, workload: int, name: str) -> str:
+        """Name here of what is called `name` where the workload is alone."""
+        own = self._of(name, self.labels[workload])
+        return own if own in self.box else name
+
     @staticmethod
     def _of(name: str, label: str) -> str:
         return f"{name}[{label}]" if label else name

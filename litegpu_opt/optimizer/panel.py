@@ -13,7 +13,7 @@ import numpy as np
 
 from ..objectives import TOKENS_PER_MILLION
 from ..space import OBJECTIVES, PHYSICAL
-from ..study import FRONT_LIMITS, Study
+from ..study import FRONT_LIMITS, Study, StudyMix
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .assess import assess_solved, sensitivities_at
@@ -22,6 +22,7 @@ from .ended import Ended
 from .groups import Group, study_groups, study_workloads
 from .hard import HardOptimum, search_hard
 from .lattice import Built, search_buildable
+from .mix import SearchedMix, search_mixes
 from .pareto import SearchedFront, search_fronts
 from .result import (
     Baseline,
@@ -30,6 +31,9 @@ from .result import (
     Front,
     FrontPoint,
     Infeasible,
+    Mix,
+    MixedDesign,
+    OnWorkload,
     Optimum,
     PanelResult,
     PhaseDesigns,
@@ -86,6 +90,10 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
         tornados = search_tornados(groups, ended, slopes, study, progress)
         phase_designs = _phase_designs(groups, workloads, pairs)
         drawn = [(front.group, _front(groups, workloads, front)) for front in fronts]
+        mixes = tuple(
+            _mix(mix, name, found, groups, workloads, ended)
+            for mix, name, found in search_mixes(groups, ended, study, progress)
+        )
     panel = tuple(
         WorkloadResult(
             name=study.workloads[index].name,
@@ -106,7 +114,7 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
         )
         for index, workload in enumerate(workloads)
     )
-    return PanelResult(study, panel, seconds)
+    return PanelResult(study, panel, mixes, seconds)
 
 
 def _phase_designs(
@@ -142,6 +150,39 @@ def _front(groups: Sequence[Group], workloads: Sequence[Workload], front: Search
             )
             for row, point in enumerate(front.points)
         ),
+    )
+
+
+def _mix(
+    mix: StudyMix,
+    name: str,
+    found: SearchedMix | None,
+    groups: Sequence[Group],
+    workloads: Sequence[Workload],
+    ended: Sequence[Ended],
+) -> Mix:
+    if found is None:
+        return Mix(mix.name, name, None, None)
+    prompts = [float(workloads[groups[n].workload].traffic.prompt_tokens) for n in found.groups]
+
+    def design(items: Sequence[Solved], value: float, bound: float) -> MixedDesign:
+        runs = _runs_at(items, prompts)
+        return MixedDesign(
+            Certified(math.exp(value), math.exp(bound)),
+            tuple(
+                OnWorkload(label, share, run, math.exp(item.value), math.exp(ended[n].least))
+                for label, share, run, item, n in zip(
+                    mix.workloads, mix.parts_of_one, runs, items, found.groups, strict=True
+                )
+            ),
+        )
+
+    built = found.built
+    return Mix(
+        mix.name,
+        name,
+        design(found.runs, found.item.value, found.item.bound),
+        built and design(found.built_runs, built.item.value, built.lattice_bound),
     )
 
 

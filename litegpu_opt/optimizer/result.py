@@ -208,10 +208,44 @@ class WorkloadResult:
 
 
 @dataclass(frozen=True)
+class OnWorkload:
+    """A common design on one workload of a mix."""
+
+    name: str
+    share: float
+    """Of all output tokens."""
+    run: Run
+    objective: float
+    own: float
+    """Objective of the best design of the same candidate for this workload alone."""
+
+
+@dataclass(frozen=True)
+class MixedDesign:
+    """One design for all workloads of a mix."""
+
+    objective: Certified
+    """Over the mix."""
+    workloads: tuple[OnWorkload, ...]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The best common design of a candidate for a mix; `None` where nothing is feasible."""
+
+    mix: str
+    name: str
+    relaxed: MixedDesign | None
+    buildable: MixedDesign | None
+    """Its bound is that of all buildable designs."""
+
+
+@dataclass(frozen=True)
 class PanelResult:
     """A finished study."""
 
     study: Study
     panel: tuple[WorkloadResult, ...]
+    mixes: tuple[Mix, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock seconds by stage."""

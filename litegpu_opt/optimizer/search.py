@@ -60,14 +60,22 @@ def search(groups: Sequence[Group], parts: Parts, study: Study, progress: Progre
 
     A branch that is ruled out keeps the bound of its parts, which is above the best value found.
     """
+    bounds = parts.whole_bounds(groups, parts.end.bound)
+    hard_bounds = parts.whole_bounds(groups, parts.end.hard_bound)
+    return search_bounded(groups, bounds, hard_bounds, study, progress)
+
+
+def search_bounded(
+    groups: Sequence[Group],
+    bounds: Sequence[np.ndarray],
+    hard_bounds: Sequence[np.ndarray],
+    study: Study,
+    progress: Progress,
+) -> list[Ended]:
+    """The same with bounds of every branch of every group from elsewhere, `(branches,)` each."""
     ended = [
         Ended(_unsolved(group, bound, hard_bound, study.starts))
-        for group, bound, hard_bound in zip(
-            groups,
-            parts.whole_bounds(groups, parts.end.bound),
-            parts.whole_bounds(groups, parts.end.hard_bound),
-            strict=True,
-        )
+        for group, bound, hard_bound in zip(groups, bounds, hard_bounds, strict=True)
     ]
     random = np.random.default_rng(study.seed)
     for most in (FIRST, None):

@@ -9,6 +9,7 @@ from ..workload.phases import PHASES
 from .asked import asked
 from .document import NOT_APPLICABLE, NOT_SEARCHED, Section, Table, figure, pair, percent
 from .findings import NOT_MODELLED, infeasible_texts, open_branches, trust_text
+from .mixes import mix_sections
 from .provenance import provenance_sentences
 from .questions import question_blocks
 
@@ -24,7 +25,12 @@ Cell = Callable[[Result], str]
 
 def panel_sections(content: Result) -> list[Section]:
     """The whole result, for the screen."""
-    return [asked(content), *map(workload_section, content["panel"]), caveats(content)]
+    return [
+        asked(content),
+        *map(workload_section, content["panel"]),
+        *mix_sections(content),
+        caveats(content),
+    ]
 
 
 def workload_section(workload: Result) -> Section:

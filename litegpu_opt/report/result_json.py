@@ -26,6 +26,7 @@ from ..workload.phases import PHASES
 from ..workload.traffic import Workload
 from .findings import findings
 from .metrics_json import metrics_json
+from .mixes import mix_json
 from .provenance import machine_errors, provenance_json
 from .questions_json import objective_text, questions_json
 
@@ -47,6 +48,7 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
     study = result.study
     entries = {name: chosen for name, (chosen, _) in study_technologies(study).items()}
     values = _values(study)
+    workloads = {item.name: item.workload for item in result.panel}
     return {
         "version": __version__,
         "study": study.name,
@@ -57,6 +59,13 @@ def panel_json(result: PanelResult, origins: Mapping[str, str] | None = None) ->
         "trust": dict(Counter(record.trust for _, record in values)),
         "provenance": provenance_json(values, _machine_errors(result)),
         "panel": [_workload(item, study, entries) for item in result.panel],
+        "mixes": [
+            mix_json(
+                item,
+                lambda name, run: _run(run, workloads[name], gross_margin=_gross_margin(study)),
+            )
+            for item in result.mixes
+        ],
     }
 
 

@@ -1,7 +1,7 @@
 """The study: what is asked, of which candidates, in which technologies. No JAX here."""
 
 from .file import load_study, resolved_toml, study_hash, study_transformers
-from .questions import FRONT_LIMITS, StudyBreakEven, StudyFront
+from .questions import FRONT_LIMITS, StudyBreakEven, StudyFront, StudyMix
 from .study import Study
 from .tables import (
     StudyBaseline,
@@ -19,6 +19,7 @@ __all__ = [
     "StudyBreakEven",
     "StudyCandidate",
     "StudyFront",
+    "StudyMix",
     "StudySpace",
     "StudyTechnology",
     "StudyWorkload",

@@ -6,10 +6,11 @@ from pydantic import model_validator
 
 from ..catalog import default_records
 from ..errors import UserError, unknown_name
-from ..fields import checked, plain_text, whole
+from ..fields import checked, number, plain_text, several, whole
 from ..files import Table, invalid
 from ..space import OBJECTIVES, RECIPROCALS, objective_name
 from ..units import parse_quantity, shown
+from .fields import Name
 
 
 AUTO = "auto"
@@ -137,6 +138,33 @@ class StudyBreakEven(Table):
     def concerns(self, workload: str) -> bool:
         """Whether a workload is asked about."""
         return not self.workloads or workload in self.workloads
+
+
+class StudyMix(Table):
+    """One design for several workloads, beside the best one for each."""
+
+    name: Name = "mix"
+    """Name of the mix in the results."""
+    workloads: Names
+    """Names of two workloads or more."""
+    shares: Annotated[tuple[float, ...], checked(several(number(1e-6, 1e6)))]
+    """What each makes of all output tokens; they are divided by their sum."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "StudyMix":
+        if len(self.workloads) < 2 or len(set(self.workloads)) < len(self.workloads):
+            what = f"{shown(list(self.workloads))} is not accepted"
+            raise invalid(UserError(what, where="workloads", allowed="two different names or more"))
+        if len(self.shares) != len(self.workloads):
+            what = f"{shown(list(self.shares))} is not accepted"
+            allowed = f"{len(self.workloads)} numbers, one for each workload"
+            raise invalid(UserError(what, where="shares", allowed=allowed))
+        return self
+
+    @property
+    def parts_of_one(self) -> tuple[float, ...]:
+        """The shares divided by their sum."""
+        return tuple(share / sum(self.shares) for share in self.shares)
 
 
 def _check(read: Any) -> None:

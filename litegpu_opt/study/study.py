@@ -17,7 +17,7 @@ from ..fields import (
 from ..files import Table, invalid
 from ..units import shown
 from .fields import WRITTEN_OBJECTIVE, Name, entry_of, objective_exponents
-from .questions import StudyBreakEven, StudyFront
+from .questions import StudyBreakEven, StudyFront, StudyMix
 from .tables import (
     BASELINES,
     CANDIDATES,
@@ -40,6 +40,7 @@ _NESTED = (
     "baselines",
     "fronts",
     "break_evens",
+    "mixes",
 )
 
 
@@ -80,6 +81,7 @@ class Study(Table):
     break_evens: Annotated[
         tuple[StudyBreakEven, ...], checked(table_rows("break_even")), Field(alias="break_even")
     ] = ()
+    mixes: Annotated[tuple[StudyMix, ...], checked(table_rows("mix")), Field(alias="mix")] = ()
     specialised: Annotated[bool, checked(yes_or_no)] = False
     """Whether to search a pair of designs as well, one for prefill and one for decode."""
     tornado: Annotated[int, checked(whole(0, 100))] = 0
@@ -87,7 +89,12 @@ class Study(Table):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Study":
-        named = {"workload": "name", "candidate": "name", "baseline": "accelerator"}
+        named = {
+            "workload": "name",
+            "candidate": "name",
+            "baseline": "accelerator",
+            "mix": "name",
+        }
         for key, attribute in named.items():
             rows = self._arrays()[key]
             seen = set()
@@ -107,6 +114,7 @@ class Study(Table):
         for key, rows, fields in (
             ("front", self.fronts, {"workloads": workloads, "candidates": candidates}),
             ("break_even", self.break_evens, {"workloads": workloads, "between": sides}),
+            ("mix", self.mixes, {"workloads": workloads}),
         ):
             for index, row in enumerate(rows):
                 for field, known in fields.items():
@@ -114,6 +122,25 @@ class Study(Table):
                         if name not in known:
                             where = f"{key}[{index}].{field}"
                             raise invalid(unknown_name("name", name, known, where=where))
+        return self
+
+    @model_validator(mode="after")
+    def _mixes_add_up(self) -> "Study":
+        """The cost of a mix is the sum of those of its workloads."""
+        limited = [row.name for row in self.workloads if row.limits]
+        for index, mix in enumerate(self.mixes):
+            if list(self.objective.values()) != [1.0]:
+                error = UserError(
+                    "a mix adds up over its workloads",
+                    where=f"mix[{index}]",
+                    allowed="one objective, not a product of powers",
+                )
+                raise invalid(error)
+            for name in mix.workloads:
+                if name in limited:
+                    what = f"workload {name} has limits per output token of its own"
+                    where = f"mix[{index}].workloads"
+                    raise invalid(UserError(what, where=where, allowed="workloads without limits"))
         return self
 
     def tables(self) -> Iterator[tuple[str, Table]]:
@@ -153,6 +180,7 @@ class Study(Table):
             "baseline": self.baselines,
             "front": self.fronts,
             "break_even": self.break_evens,
+            "mix": self.mixes,
         }
 
 
