@@ -137,27 +137,10 @@ def uses_and_limits(
     Clocks, services and latency limits have a leading axis over the pools (prefill, decode).
     Each use is a (generalised) posynomial and each limit a monomial of the design variables.
     """
-    process, memory = technology.process, technology.memory
-    bf16_phase_w, fp8_phase_w, memory_phase_w = rated_power_w(design, technology)
-    machine = {
-        "block_area": (blocks(design, technology).total_mm2, design.die_area_mm2),
-        "reticle_field": (design.die_area_mm2, field_area_mm2(design.aspect_ratio, technology)),
-        "die_area_max": (design.die_area_mm2, caps.die_area_max_mm2),
-        "die_edge": (edge_needed_mm(design, technology), edge_available_mm(design, technology)),
-        "stack_capacity_max": (design.memory_gb, memory.stack_max_gb * design.memory_stacks),
-        "stack_capacity_min": (memory.stack_min_gb * design.memory_stacks, design.memory_gb),
-        "clock_max": (design.clock_ghz, process.max_clock_ghz),
-        "network_floor": (technology.interconnect.floor_gb_s, design.network_gb_s),
-        "rated_bf16_phase": (bf16_phase_w, tdp_w),
-        "rated_fp8_phase": (fp8_phase_w, tdp_w),
-        "rated_memory_phase": (memory_phase_w, tdp_w),
-        "thermal": (tdp_w, thermal_limit_w(design, technology)),
-        "package_power": (tdp_w, technology.cooling.limit_package_w),
-        "tdp_max": (tdp_w, caps.tdp_max_w),
-        "unit_cost_max": (bill_of_materials(design, technology).total_usd, caps.unit_cost_max_usd),
-        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain),
+    machine = machine_uses(design, tdp_w, technology, caps) | {
+        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain)
     }
-    usable_gb = technology.execution.memory_usable_share * design.memory_gb
+    usable_gb = usable_memory_gb(design, technology)
     of_pools = [
         (clocks_ghz, design.clock_ghz),
         (services.memory_gb, usable_gb),
@@ -174,6 +157,36 @@ def uses_and_limits(
         caps.objectives,
     ]
     return jnp.concatenate(uses), jnp.concatenate(limits)
+
+
+def usable_memory_gb(design: Design, technology: Technology) -> Array:
+    """Memory for weights and KV cache, GB."""
+    return technology.execution.memory_usable_share * design.memory_gb
+
+
+def machine_uses(
+    design: Design, tdp_w: Array, technology: Technology, caps: Caps
+) -> dict[str, tuple[Array, Array]]:
+    """Use and limit of everything in `MACHINE_LIMITS` that does not depend on the deployment."""
+    process, memory = technology.process, technology.memory
+    bf16_phase_w, fp8_phase_w, memory_phase_w = rated_power_w(design, technology)
+    return {
+        "block_area": (blocks(design, technology).total_mm2, design.die_area_mm2),
+        "reticle_field": (design.die_area_mm2, field_area_mm2(design.aspect_ratio, technology)),
+        "die_area_max": (design.die_area_mm2, caps.die_area_max_mm2),
+        "die_edge": (edge_needed_mm(design, technology), edge_available_mm(design, technology)),
+        "stack_capacity_max": (design.memory_gb, memory.stack_max_gb * design.memory_stacks),
+        "stack_capacity_min": (memory.stack_min_gb * design.memory_stacks, design.memory_gb),
+        "clock_max": (design.clock_ghz, process.max_clock_ghz),
+        "network_floor": (technology.interconnect.floor_gb_s, design.network_gb_s),
+        "rated_bf16_phase": (bf16_phase_w, tdp_w),
+        "rated_fp8_phase": (fp8_phase_w, tdp_w),
+        "rated_memory_phase": (memory_phase_w, tdp_w),
+        "thermal": (tdp_w, thermal_limit_w(design, technology)),
+        "package_power": (tdp_w, technology.cooling.limit_package_w),
+        "tdp_max": (tdp_w, caps.tdp_max_w),
+        "unit_cost_max": (bill_of_materials(design, technology).total_usd, caps.unit_cost_max_usd),
+    }
 
 
 def limits_that_apply(workloads: Mapping[str, Workload], caps: Caps) -> dict[str, bool]:
