@@ -42,6 +42,9 @@ class Limit(NamedTuple):
     """A choice of the study; the others are physics or market."""
 
 
+TOLERANCE = 1e-6
+"""Relative excess that is still within a limit: an optimum lies on its limits."""
+
 NO_CAP = 1e30
 """Stands for no limit."""
 

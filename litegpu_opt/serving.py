@@ -60,11 +60,12 @@ def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
 
     **Arguments:**
 
-    - `operator_ms`: time of every operator in one execution of its stage, `(ops,)`.
+    - `operator_ms`: time of every operator in one execution of its stage, `(ops, ...)`.
     """
     operators, m = pool.operators, pool.microbatches
     if operators.stage.shape[0] == 1:
-        return m * jnp.sum(operator_ms), jnp.zeros(())
+        whole = jnp.sum(operator_ms, axis=0)
+        return m * whole, jnp.zeros_like(whole)
     stage_ms = operators.stage @ operator_ms
     slowest, whole = jnp.max(stage_ms), jnp.sum(operators.stages * stage_ms)
     step = jnp.maximum(whole, m * slowest)

@@ -3,6 +3,7 @@
 from .file import load_study, resolved_toml, study_hash, study_transformers
 from .questions import FRONT_LIMITS, StudyBreakEven, StudyFront
 from .study import Study
+from .sweep import StudySweep
 from .tables import (
     StudyBaseline,
     StudyCandidate,
@@ -20,6 +21,7 @@ __all__ = [
     "StudyCandidate",
     "StudyFront",
     "StudySpace",
+    "StudySweep",
     "StudyTechnology",
     "StudyWorkload",
     "load_study",

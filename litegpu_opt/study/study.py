@@ -18,6 +18,7 @@ from ..files import Table, invalid
 from ..units import shown
 from .fields import WRITTEN_OBJECTIVE, Name, entry_of, objective_exponents
 from .questions import StudyBreakEven, StudyFront
+from .sweep import StudySweep
 from .tables import (
     BASELINES,
     CANDIDATES,
@@ -40,6 +41,7 @@ _NESTED = (
     "baselines",
     "fronts",
     "break_evens",
+    "sweep",
 )
 
 
@@ -85,6 +87,9 @@ class Study(Table):
     tornado: Annotated[int, checked(whole(0, 100))] = 0
     """Assumptions of each optimum for which it is searched again at the ends of their ranges."""
 
+    sweep: StudySweep | None = None
+    """What `litegpu sweep` visits."""
+
     @model_validator(mode="after")
     def _names_differ(self) -> "Study":
         named = {"workload": "name", "candidate": "name", "baseline": "accelerator"}
@@ -114,6 +119,9 @@ class Study(Table):
                         if name not in known:
                             where = f"{key}[{index}].{field}"
                             raise invalid(unknown_name("name", name, known, where=where))
+        if self.sweep is not None and self.sweep.workload not in ("", *workloads):
+            name = self.sweep.workload
+            raise invalid(unknown_name("workload", name, workloads, where="sweep.workload"))
         return self
 
     def tables(self) -> Iterator[tuple[str, Table]]:
@@ -124,6 +132,8 @@ class Study(Table):
         for key, rows in self._arrays().items():
             for index, row in enumerate(rows):
                 yield f"{key}[{index}]", row
+        if self.sweep is not None:
+            yield "sweep", self.sweep
 
     def origin(self) -> dict[str, Origin]:
         """Key path, such as `workload[0].tbt`, -> whether the file or a default gave the value."""
