@@ -54,6 +54,13 @@ class SoftRoof(Roof):
         return jax.nn.sigmoid(self.overlap_exponent * (_log(compute_ms) - _log(memory_ms)))
 
 
+class EuclideanRoof(Roof):
+    """`sqrt(a^2 + b^2)`: the soft roof of q = 2 without logarithms, where no slope is asked for."""
+
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        return jnp.sqrt(compute_ms**2 + memory_ms**2)
+
+
 class HardRoof(Roof):
     """`max(a, b)`."""
 

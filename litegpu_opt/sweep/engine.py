@@ -42,7 +42,7 @@ ROW_BYTES = 2**26
 """For the rows of a group."""
 TILE_POINTS = 2**26
 DETAIL_BYTES = 2**26
-UNROLLED = 8
+UNROLLED = 1
 """Decode rows that one pass over the block takes together."""
 FRONT_MARGIN = 1e-5
 """A point is passed over where another one is better by this much in everything: more than single

@@ -27,6 +27,7 @@ from ..workload.traffic import NO_LIMIT_MS, Workload, make_workload
 from .grid import Grid, make_grid
 
 
+OVERLAP = "execution.overlap_exponent"
 MOST_TABLE_BYTES = 2**30
 """Of the counts of all groups."""
 
@@ -64,6 +65,12 @@ class Problem:
     def hard(self) -> bool:
         """Whether compute and memory overlap completely."""
         return self.sweep.roof == "hard"
+
+    @property
+    def euclidean(self) -> bool:
+        """Whether the overlap exponent is 2 everywhere."""
+        exponents = np.asarray(self.tables.technologies.execution.overlap_exponent)
+        return OVERLAP not in self.sweep.axes and bool(np.all(exponents == 2.0))
 
 
 def sweep_problem(study: Study) -> Problem:

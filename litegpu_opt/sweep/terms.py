@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..execution.phase import operator_energy_j, operator_times
-from ..execution.roofline import HardRoof, Roof, SoftRoof
+from ..execution.roofline import EuclideanRoof, HardRoof, Roof, SoftRoof
 from ..limits import MACHINE_LIMITS, TOLERANCE, machine_uses, usable_memory_gb
 from ..machine.cost import bill_of_materials, nre_usd_per_token, yearly_cost
 from ..machine.design import Design
@@ -123,18 +123,23 @@ def row_of(
 ) -> Row:
     """A pool that serves a batch on hardware points `(hardware,)`; pool and batch are scalars."""
     part = batch / pool.microbatches
-    roof: Roof = HardRoof() if problem.hard else _soft(device.execution.overlap_exponent)
-    total_ms, dynamic_j = [], []
-    for operator in _operators(pool):
+    roof = _roof(problem, device.execution.overlap_exponent)
+
+    def add(sums: tuple[Array, Array], operator: Any) -> tuple[tuple[Array, Array], None]:
         times = operator_times(operator, part, device.rates, device.execution, device.relative_hop)
-        total_ms.append(times.total_ms(roof))
-        dynamic_j.append(operator_energy_j(operator, part, device.energy))
+        energy_j = operator_energy_j(operator, part, device.energy)
+        return (sums[0] + times.total_ms(roof), sums[1] + energy_j), None
+
+    # one after the other: a program with all of them in it takes minutes to compile
+    columns = replace(pool.operators, stage=None, stages=None)
+    none = jnp.zeros_like(hardware.tdp_w)
+    (total_ms, dynamic_j), _ = jax.lax.scan(add, (none, none), columns)
     runs = pool.operators.device_share * pool.operators.repeats
-    roof_ms, fill_ms = batch_times_ms(pool, sum(total_ms)[None])
+    roof_ms, fill_ms = batch_times_ms(pool, total_ms[None])
     busy = Busy(
         roof_ms=roof_ms,
         fill_ms=fill_ms,
-        dynamic_j=cast(Array, sum(dynamic_j)),
+        dynamic_j=dynamic_j,
         wire_gb_per_seq=jnp.sum(runs * pool.operators.wire_gb_per_seq),
     )
     found = service(pool, batch, cast(Any, None), busy, device)
@@ -155,18 +160,17 @@ def row_of(
     )
 
 
-def _soft(exponent: Array) -> SoftRoof:
-    """The roof in the precision of its exponent: its constructor would make it double."""
+def _roof(problem: Problem, exponent: Array) -> Roof:
+    """The roof of a sweep; the soft one in the precision of its exponent, which its constructor
+    would make double.
+    """
+    if problem.hard:
+        return HardRoof()
+    if problem.euclidean:
+        return EuclideanRoof()
     roof = object.__new__(SoftRoof)
     object.__setattr__(roof, "overlap_exponent", exponent)
     return roof
-
-
-def _operators(pool: Pool) -> list[Any]:
-    """The operators of a pool with one kind of stage, one by one."""
-    columns = replace(pool.operators, stage=None, stages=None)
-    count = pool.operators.repeats.shape[0]
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], columns) for i in range(count)]
 
 
 def metrics_of(prefill: Row, decode: Row, hardware: Hardware) -> dict[str, Array]:
