@@ -1,6 +1,6 @@
 """The study: what is asked, of which candidates, in which technologies. No JAX here."""
 
-from .file import load_study, resolved_toml, study_hash, study_transformers
+from .file import load_study, resolved_toml, study_hash, study_transformers, sweep_content
 from .questions import FRONT_LIMITS, StudyBreakEven, StudyFront
 from .study import Study
 from .sweep import StudySweep
@@ -28,4 +28,5 @@ __all__ = [
     "resolved_toml",
     "study_hash",
     "study_transformers",
+    "sweep_content",
 ]

@@ -251,8 +251,8 @@ class StudySweep(Table):
     """Whether to write the best deployment of every hardware point."""
     rows: Annotated[bool, checked(yes_or_no)] = False
     """Whether to write every point."""
-    part_points: Annotated[int, checked(whole(1, 10**12))] = 2**28
-    """Points between two files of results: what a run that is killed loses at most."""
+    part_points: Annotated[int, checked(whole(0, 10**12))] = 0
+    """Points between two files of results, what a run that is killed loses at most; 0: fitting."""
     die_area_max_mm2: _cap("mm^2", "die_area_max") = None  # pyright: ignore[reportInvalidTypeForm]
     """Largest die."""
     tdp_max_w: _cap("W", "tdp_max") = None  # pyright: ignore[reportInvalidTypeForm]

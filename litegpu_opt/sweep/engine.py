@@ -40,6 +40,10 @@ LARGEST_BLOCK, SMALLEST_BLOCK = 4096, 64
 """Hardware points of a block: as many as keep its quantities in a core's cache."""
 ROW_BYTES = 2**26
 """For the rows of a group."""
+BINS = 32
+"""Edges of a histogram."""
+SCREENED = 24
+"""Points of a front that every point is compared with."""
 TILE_POINTS = 2**26
 DETAIL_BYTES = 2**26
 UNROLLED = 1
@@ -149,6 +153,13 @@ class Engine:
             if cap < NO_CAP
         ]
 
+    def prepare(self) -> None:
+        """Compile both programs."""
+        screens, none = self.no_screens(), np.zeros(len(self.devices), np.int64)
+        self._tiles = self._tiles.lower(none, none, screens, self._tables).compile()
+        index = np.zeros(self.layout.detail, np.int64)
+        self._points = self._points.lower(index, jnp.int64(0), screens, self._tables).compile()
+
     def tiles(self, first: np.ndarray, group: np.ndarray, screens: Screens) -> Tile:
         """One tile for every device, on a leading axis.
 
@@ -166,12 +177,19 @@ class Engine:
         """
         return self._points(hardware, jnp.int64(group), screens, self._tables)
 
+    def memory_bytes(self) -> int:
+        """Memory of one device that the compiled program for tiles takes."""
+        sizes = self._tiles.memory_analysis()  # pyright: ignore[reportFunctionMemberAccess]
+        return int(
+            sizes.temp_size_in_bytes + sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+        )
+
     def no_screens(self) -> Screens:
         """Nothing to compare with."""
         sweep = self.problem.sweep
         return Screens(
-            edges=jnp.full((len(sweep.histograms), 1), jnp.inf, self.dtype),
-            fronts=tuple(jnp.full((1, len(n)), jnp.inf, self.dtype) for n in sweep.fronts),
+            edges=jnp.full((len(sweep.histograms), BINS), jnp.inf, self.dtype),
+            fronts=tuple(jnp.full((SCREENED, len(n)), jnp.inf, self.dtype) for n in sweep.fronts),
         )
 
     @functools.cached_property
