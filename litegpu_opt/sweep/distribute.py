@@ -29,7 +29,7 @@ def ray_spread(study: Study, *, x64: bool, address: str | None) -> Spread:
     **Raises:** `UserError` where Ray is not installed, or the cluster does not answer.
     """
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
         what = "Ray is not installed"
         allowed = "pip install 'litegpu-opt[ray]'"

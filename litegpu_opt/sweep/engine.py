@@ -8,14 +8,14 @@ holds one block of hardware points per quantity and nothing of the size of the g
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..limits import NO_CAP, TOLERANCE
 from ..space import OBJECTIVES
@@ -46,8 +46,6 @@ SCREENED = 24
 """Points of a front that every point is compared with."""
 TILE_POINTS = 2**26
 DETAIL_BYTES = 2**26
-UNROLLED = 1
-"""Decode rows that one pass over the block takes together."""
 FRONT_MARGIN = 1e-5
 """A point is passed over where another one is better by this much in everything: more than single
 precision can be wrong by."""
@@ -77,8 +75,10 @@ def layout_of(problem: Problem) -> Layout:
     """The tiles of a sweep."""
     grid = problem.grid
     pairs = grid.prefill_rows * grid.decode_rows
-    row_bytes = 8 * 8 * (grid.prefill_rows + grid.decode_rows + UNROLLED)
+    row_bytes = 8 * 8 * (grid.prefill_rows + grid.decode_rows)
     block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, ROW_BYTES // row_bytes), grid.hardware.size)
+    if problem.sweep.part_points:
+        block = max(1, min(block, problem.sweep.part_points // grid.deployments))
     groups = max(1, min(grid.groups.size, TILE_POINTS // (block * pairs)))
     return Layout(
         block=block,
@@ -87,13 +87,6 @@ def layout_of(problem: Problem) -> Layout:
         blocks=-(-grid.hardware.size // block),
         detail=max(1, min(256, block, DETAIL_BYTES // (8 * len(METRICS) * groups * pairs))),
     )
-
-
-class Shapes(NamedTuple):
-    """Cells along the deployments for each map, and metrics of each front."""
-
-    maps: tuple[int, ...]
-    fronts: tuple[tuple[str, ...], ...]
 
 
 class Screens(eqx.Module):
@@ -154,11 +147,11 @@ class Engine:
         ]
 
     def prepare(self) -> None:
-        """Compile both programs."""
-        screens, none = self.no_screens(), np.zeros(len(self.devices), np.int64)
-        self._tiles = self._tiles.lower(none, none, screens, self._tables).compile()
-        index = np.zeros(self.layout.detail, np.int64)
-        self._points = self._points.lower(index, jnp.int64(0), screens, self._tables).compile()
+        """Compile the programs."""
+        none = np.zeros(len(self.devices), np.int64)
+        hardware, screens = self._at(none), self.no_screens()
+        self._tiles = self._tiles.lower(none, none, hardware, screens, self._tables).compile()
+        self._points = self._points.lower(hardware, jnp.int64(0), screens, self._tables).compile()
 
     def tiles(self, first: np.ndarray, group: np.ndarray, screens: Screens) -> Tile:
         """One tile for every device, on a leading axis.
@@ -168,14 +161,44 @@ class Engine:
         - `first`: first hardware point of each tile; beyond the last one for none.
         - `group`: first group of each.
         """
-        return self._tiles(first, group, screens, self._tables)
+        return self._tiles(first, group, self._at(first), screens, self._tables)
 
     def points(self, hardware: np.ndarray, group: int, screens: Screens) -> Points:
         """All deployments of a tile for `layout.detail` hardware points, in full.
 
         Values are `(deployments, hardware)`; deployments beyond the last are to be left out.
         """
-        return self._points(hardware, jnp.int64(group), screens, self._tables)
+        count = self.layout.block * len(self.devices)
+        found = self._of_devices(np.resize(hardware, count))
+        return self._points(found, jnp.int64(group), screens, self._tables)
+
+    def _at(self, first: np.ndarray) -> Hardware:
+        """Hardware of the tiles of all devices, in double precision."""
+        index = (first[:, None] + np.arange(self.layout.block)).ravel()
+        index = np.minimum(index, self.problem.grid.hardware.size - 1)
+        return self._of_devices(index)
+
+    def _of_devices(self, index: np.ndarray) -> Hardware:
+        """Hardware points, a block for each device."""
+        if len(self.devices) == 1:
+            return self._hardware(index, self._tables)
+        split = NamedSharding(self._mesh, PartitionSpec("device"))
+        return self._hardware(jax.device_put(index, split), self._tables)
+
+    @functools.cached_property
+    def _hardware(self) -> Callable[[Any, Tables], Hardware]:
+        """Hardware points by index, on a leading axis: a program of its own, which is half of what
+        there is to compile, and the same for single points and for tiles.
+        """
+        problem = self.problem
+        return jax.jit(
+            lambda index, tables: jax.vmap(lambda i: hardware_at(i, problem, tables))(index)
+        )
+
+    def _cast(self, hardware: Hardware) -> Hardware:
+        """Hardware in the precision of the sweep, with its limits in front."""
+        turned = eqx.tree_at(lambda found: found.within, hardware, hardware.within.T)
+        return cast_to(turned, self.dtype)
 
     def memory_bytes(self) -> int:
         """Memory of one device that the compiled program for tiles takes."""
@@ -194,8 +217,8 @@ class Engine:
 
     @functools.cached_property
     def _tiles(self) -> Callable[..., Tile]:
-        def each(first: Array, group: Array, screens: Screens, tables: Tables) -> Tile:
-            tile = self._tile(first[0], group[0], screens, tables)
+        def each(first: Array, group: Array, found: Hardware, screens: Screens, tables: Tables):
+            tile = self._tile(first[0], group[0], self._cast(found), screens, tables)
             return jax.tree.map(lambda leaf: leaf[None], tile)
 
         split, whole = PartitionSpec("device"), PartitionSpec()
@@ -203,7 +226,7 @@ class Engine:
             jax.shard_map(
                 each,
                 mesh=self._mesh,
-                in_specs=(split, split, whole, whole),
+                in_specs=(split, split, split, whole, whole),
                 out_specs=split,
                 check_vma=False,
             )
@@ -212,13 +235,6 @@ class Engine:
     @functools.cached_property
     def _points(self) -> Callable[..., Points]:
         return jax.jit(self._in_full)
-
-    def _hardware(self, index: Array, tables: Tables) -> Hardware:
-        problem = self.problem
-        index = jnp.minimum(index, problem.grid.hardware.size - 1)
-        found = jax.vmap(lambda i: hardware_at(i, problem, tables))(index)
-        found = eqx.tree_at(lambda hardware: hardware.within, found, found.within.T)
-        return cast_to(found, self.dtype)
 
     def _rows(self, group: Array, hardware: Hardware, tables: Tables) -> tuple[Row, Row, Array]:
         """Prefill rows and decode rows of a group, each on a leading axis, and whether a scale-up
@@ -238,25 +254,24 @@ class Engine:
         for phase, (pools, number, axis, count, device) in sides.items():
             pool = jax.tree.map(lambda leaf, n=number: leaf[n, traffic], pools)
             pool = cast_to(pool, self.dtype)
-            padded = count if phase == "prefill" or count < UNROLLED else -(-count // UNROLLED)
-            padded = padded if padded == count else padded * UNROLLED
 
-            def one(row, pool=pool, axis=axis, count=count, device=device, phase=phase):
-                batch = batch_at(axis, jnp.minimum(row, count - 1), given, f"batch_{phase}")
+            def one(row, pool=pool, axis=axis, device=device, phase=phase):
+                batch = batch_at(axis, row, given, f"batch_{phase}")
                 batch = batch.astype(self.dtype)
                 return row_of(pool, batch, device, hardware, phase, problem)
 
-            rows.append(jax.lax.map(one, jnp.arange(padded)))
+            rows.append(jax.lax.map(one, jnp.arange(count)))
             devices.append(pool.devices)
         domain = hardware.largest_domain * (1.0 + TOLERANCE)
         joined = jnp.maximum(*devices) <= domain
         return rows[0], rows[1], joined | (not problem.applies[DOMAIN])
 
-    def _tile(self, first: Array, group: Array, screens: Screens, tables: Tables) -> Tile:
+    def _tile(
+        self, first: Array, group: Array, hardware: Hardware, screens: Screens, tables: Tables
+    ) -> Tile:
         problem, grid, layout = self.problem, self.problem.grid, self.layout
         index = first + jnp.arange(layout.block)
         real = index < grid.hardware.size
-        hardware = self._hardware(index, tables)
         sound = jnp.all(hardware.within, axis=0) & real
         pairs = grid.prefill_rows * grid.decode_rows
         shape = (layout.block,)
@@ -288,27 +303,22 @@ class Engine:
             tile = self._count_rows(tile, prefill, decode, joined)
             fits_prefill = jnp.all(prefill.within, axis=1) & (joined & sound)[None]
             fits_decode = jnp.all(decode.within, axis=1)
-            unrolled = UNROLLED if grid.decode_rows >= UNROLLED else 1
-            passes = fits_decode.shape[0] // unrolled
 
             def take(step: Array, tile: Tile) -> Tile:
-                row = step // passes
-                one = jax.tree.map(lambda leaf: leaf[row], prefill)
-                for ahead in range(unrolled):
-                    other = (step % passes) * unrolled + ahead
-                    two = jax.tree.map(lambda leaf, other=other: leaf[other], decode)
-                    there = other < grid.decode_rows
-                    inside = fits_prefill[row] & fits_decode[other] & there
-                    place = number * pairs + row * grid.decode_rows + other
-                    cells = [
-                        self._cell(m, group + number, row, jnp.minimum(other, grid.decode_rows - 1))
-                        for m in range(len(problem.sweep.maps))
-                    ]
-                    metrics = metrics_of(one, two, hardware)
-                    tile = self._add(tile, metrics, inside, there, place, cells, screens)
-                return tile
+                one, two = step // grid.decode_rows, step % grid.decode_rows
+                metrics = metrics_of(
+                    jax.tree.map(lambda leaf: leaf[one], prefill),
+                    jax.tree.map(lambda leaf: leaf[two], decode),
+                    hardware,
+                )
+                cells = [
+                    cell_of(problem, m, group + number, one, two)
+                    for m in range(len(problem.sweep.maps))
+                ]
+                inside = fits_prefill[one] & fits_decode[two]
+                return self._add(tile, metrics, inside, number * pairs + step, cells, screens)
 
-            return jax.lax.fori_loop(0, grid.prefill_rows * passes, take, tile)
+            return jax.lax.fori_loop(0, pairs, take, tile)
 
         groups = jnp.minimum(layout.groups, grid.groups.size - group)
         tile = jax.lax.fori_loop(0, groups, visit, start)
@@ -339,11 +349,11 @@ class Engine:
         grid = self.problem.grid
         violated = dict(tile.violated)
         sides = (
-            ("prefill", prefill, grid.prefill_rows, grid.decode_rows),
-            ("decode", decode, grid.decode_rows, grid.prefill_rows),
+            ("prefill", prefill, grid.decode_rows),
+            ("decode", decode, grid.prefill_rows),
         )
-        for phase, rows, count, partners in sides:
-            broken = jnp.sum(~rows.within[:count], axis=0, dtype=jnp.int32) * partners
+        for phase, rows, partners in sides:
+            broken = jnp.sum(~rows.within, axis=0, dtype=jnp.int32) * partners
             for place, name in enumerate(ROW_LIMITS[phase]):
                 violated[name] = violated[name] + broken[place]
         pairs = grid.prefill_rows * grid.decode_rows
@@ -355,7 +365,6 @@ class Engine:
         tile: Tile,
         metrics: dict[str, Array],
         inside: Array,
-        there: Array,
         place: Array,
         cells: list[Array],
         screens: Screens,
@@ -365,7 +374,7 @@ class Engine:
         violated = dict(tile.violated)
         for name, cap in self.capped:
             over = ~(metrics[name] <= cap * (1.0 + TOLERANCE))
-            violated[f"{name}_max"] = violated[f"{name}_max"] + (over & there).astype("int32")
+            violated[f"{name}_max"] = violated[f"{name}_max"] + over.astype("int32")
             inside = inside & ~over
         value = value_of(metrics, self.problem.objective)
         feasible = inside & (jnp.abs(value) < jnp.inf)
@@ -416,32 +425,29 @@ class Engine:
             sizes.append(cells)
         return tuple(sizes)
 
-    def _cell(self, number: int, group: Array, prefill: Array, decode: Array) -> Array:
-        """Cell of a deployment in a map, along the map's axes of the deployment."""
-        return cell_of(self.problem, number, group, prefill, decode)
-
-    def _in_full(self, index: Array, group: Array, screens: Screens, tables: Tables) -> Points:
+    def _in_full(self, found: Hardware, group: Array, screens: Screens, tables: Tables) -> Points:
         grid, sweep = self.problem.grid, self.problem.sweep
-        hardware = self._hardware(index, tables)
+        count = self.layout.detail
+        hardware = self._cast(jax.tree.map(lambda leaf: leaf[:count], found))
         sound = jnp.all(hardware.within, axis=0)
 
         def visit(number: Array) -> tuple[dict[str, Array], Array]:
             at = jnp.minimum(number, grid.groups.size - 1)
             prefill, decode, joined = self._rows(at, hardware, tables)
-            decode = jax.tree.map(lambda leaf: leaf[None, : grid.decode_rows], decode)
+            decode = jax.tree.map(lambda leaf: leaf[None], decode)
             prefill = jax.tree.map(lambda leaf: leaf[:, None], prefill)
             within = jnp.all(prefill.within, axis=2) & jnp.all(decode.within, axis=2)
             lifted = jax.tree.map(
                 lambda leaf: leaf[None, None] if leaf.ndim == 1 else leaf, hardware
             )
             metrics = metrics_of(prefill, decode, lifted)
-            shape = (grid.prefill_rows, grid.decode_rows, index.shape[0])
+            shape = (grid.prefill_rows, grid.decode_rows, count)
             full = {name: jnp.broadcast_to(value, shape) for name, value in metrics.items()}
             return full, within & (joined & sound)[None, None] & (number < grid.groups.size)
 
         metrics, feasible = jax.lax.map(visit, group + jnp.arange(self.layout.groups))
-        metrics = {name: jnp.reshape(v, (-1, index.shape[0])) for name, v in metrics.items()}
-        feasible = jnp.reshape(feasible, (-1, index.shape[0]))
+        metrics = {name: jnp.reshape(v, (-1, count)) for name, v in metrics.items()}
+        feasible = jnp.reshape(feasible, (-1, count))
         for name, cap in self.capped:
             feasible = feasible & (metrics[name] <= cap * (1.0 + TOLERANCE))
         feasible = feasible & (jnp.abs(value_of(metrics, self.problem.objective)) < jnp.inf)

@@ -8,6 +8,7 @@ prefill rows and decode rows are worked out once, and every pair of them is a de
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,10 +67,10 @@ class Digits:
         """Numbers there are."""
         return math.prod(dimension.size for dimension in self.dimensions.values())
 
-    def digits(self, index: Array) -> dict[str, Array]:
+    def digits(self, index: Any) -> dict[str, Any]:
         """Name of the dimension -> its digit."""
         result = {}
-        for name, dimension in reversed(self.dimensions.items()):
+        for name, dimension in reversed(list(self.dimensions.items())):
             result[name] = index % dimension.size
             index = index // dimension.size
         return result

@@ -175,7 +175,8 @@ def _block_best(
     grid = engine.problem.grid
     first = group * grid.prefill_rows * grid.decode_rows
     count = len(hardware)
-    return np.asarray(tile.best[:count], float), hardware, first + tile.arg[:count].astype(np.int64)
+    deployment = first + np.asarray(tile.arg[:count], np.int64)
+    return np.asarray(tile.best[:count], float), hardware, deployment
 
 
 def _map(engine: Engine, number: int, tile: Tile, hardware: np.ndarray, group: int) -> Found:

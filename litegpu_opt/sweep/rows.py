@@ -121,7 +121,7 @@ def _table(
     """An Arrow table; `open_columns` have no value in the rows that are `missing`."""
     arrow = pyarrow()
     arrays, fields = [], []
-    for name, column in (columns | open_columns).items():
+    for name, column in {**columns, **open_columns}.items():
         array = arrow.array(column, mask=missing if name in open_columns else None)
         unit = METRICS.get(name, "") or _unit(problem, name)
         arrays.append(array)

@@ -1,6 +1,7 @@
 """A sweep from its study to its result: parts that are missing are worked out, all are merged."""
 
 import concurrent.futures
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -149,16 +150,13 @@ def locally(
     compute = partial(compute_part, engine, edges=edges, fronts=fronts)
     queue = iter(parts)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        running = {
-            pool.submit(compute, part): part for part, _ in zip(queue, range(workers), strict=False)
-        }
+        running = {pool.submit(compute, part): part for part in itertools.islice(queue, workers)}
         while running:
             done, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
             for future in done:
                 part = running.pop(future)
-                for following in queue:
+                for following in itertools.islice(queue, 1):
                     running[pool.submit(compute, following)] = following
-                    break
                 yield part, future.result()
 
 
@@ -231,7 +229,7 @@ def _uncosted(found: Found, names: tuple[str, ...]) -> Found:
 
 def _entries(engine: Engine, found: Found, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Points as JSON: indices, axes, and what they were kept for."""
-    values = np.reshape(found.value, (len(found.value), -1)).tolist()
+    values = np.reshape(found.value, (len(found.value), len(names))).tolist()
     axes = values_at(engine.problem, found.hardware, found.deployment)
     return [
         {
