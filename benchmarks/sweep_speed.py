@@ -56,7 +56,7 @@ roof = "{roof}"
 best = 10
 histograms = {histograms}
 [sweep.axes]
-die_area = {{ from = "200 mm^2", to = "800 mm^2", points = {areas} }}
+die_area = {{ from = "400 mm^2", to = "640 mm^2", points = {areas} }}
 sm_count = {{ from = 40, to = 160, points = 16 }}
 clock = {{ from = "1 GHz", to = "2 GHz", points = 16 }}
 memory_stacks = [2, 4, 6, 8]

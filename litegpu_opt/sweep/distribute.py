@@ -17,6 +17,8 @@ from .run import Spread, asked, finished, make_engine
 from .store import MANIFEST, Store, differences, read_manifest
 
 
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+CACHE_MINIMUM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 RETRIES = -1
 """Of a task whose worker is lost: always."""
 
@@ -34,17 +36,20 @@ def ray_spread(study: Study, *, x64: bool, address: str | None) -> Spread:
         what = "Ray is not installed"
         allowed = "pip install 'litegpu-opt[ray]'"
         raise UserError(what, where="--executor", allowed=allowed) from None
+    try:  # before JAX has threads that a fork would not copy
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+    except Exception as error:  # whatever Ray raises where there is no cluster
+        raise UserError(f"Ray does not start: {error}", where="--address") from None
     import jax
 
     text = resolved_toml(study)
     device = {"num_gpus": 1} if jax.default_backend() == "gpu" else {"num_cpus": 1}
+    cached = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    variables = {CACHE: str(cached), CACHE_MINIMUM: "0"} if cached else {}
 
     def spread(parts: list[int]) -> Iterator[tuple[int, Mapping[str, bytes]]]:
-        try:
-            ray.init(address=address, log_to_driver=False, include_dashboard=False)
-        except Exception as error:  # whatever Ray raises where there is no cluster
-            raise UserError(f"Ray does not start: {error}", where="--address") from None
-        task = ray.remote(max_retries=RETRIES, **device)(_part)
+        environment = {"env_vars": variables}
+        task = ray.remote(max_retries=RETRIES, runtime_env=environment, **device)(_part)
         try:
             width = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             queue = iter(parts)

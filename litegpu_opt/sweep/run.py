@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,6 @@ import numpy as np
 from .. import __version__
 from ..files import write_atomic
 from ..limits import LIMITS
-from ..report.document import json_text
 from ..study import Study, resolved_toml, sweep_content
 from ..study.sweep import LARGER_IS_BETTER, METRICS
 from .engine import Engine
@@ -167,7 +167,8 @@ def finished(
     if state.points < engine.problem.grid.points:
         return None
     content = result_of(engine, state, store.asked, edges)
-    write_atomic(store.folder / RESULT, json_text(content) + "\n")
+    text = json.dumps(content, indent=2, allow_nan=False)
+    write_atomic(store.folder / RESULT, text + "\n")
     return content
 
 
