@@ -42,6 +42,9 @@ class Limit(NamedTuple):
     """A choice of the study; the others are physics or market."""
 
 
+TOLERANCE = 1e-6
+"""Relative excess that is still within a limit: an optimum lies on its limits."""
+
 NO_CAP = 1e30
 """Stands for no limit."""
 
@@ -137,9 +140,40 @@ def uses_and_limits(
     Clocks, services and latency limits have a leading axis over the pools (prefill, decode).
     Each use is a (generalised) posynomial and each limit a monomial of the design variables.
     """
+    machine = machine_uses(design, tdp_w, technology, caps) | {
+        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain)
+    }
+    usable_gb = usable_memory_gb(design, technology)
+    of_pools = [
+        (clocks_ghz, design.clock_ghz),
+        (services.memory_gb, usable_gb),
+        (services.latency_ms, latency_limits_ms),
+    ]
+    uses = [
+        *(machine[limit.name][0][None] for limit in MACHINE_LIMITS),
+        *(use for use, _ in of_pools),
+        objective_values(services, design, technology),
+    ]
+    limits = [
+        *(jnp.reshape(machine[limit.name][1], (1,)) for limit in MACHINE_LIMITS),
+        *(jnp.broadcast_to(limit, use.shape) for use, limit in of_pools),
+        caps.objectives,
+    ]
+    return jnp.concatenate(uses), jnp.concatenate(limits)
+
+
+def usable_memory_gb(design: Design, technology: Technology) -> Array:
+    """Memory for weights and KV cache, GB."""
+    return technology.execution.memory_usable_share * design.memory_gb
+
+
+def machine_uses(
+    design: Design, tdp_w: Array, technology: Technology, caps: Caps
+) -> dict[str, tuple[Array, Array]]:
+    """Use and limit of everything in `MACHINE_LIMITS` that does not depend on the deployment."""
     process, memory, cooling = technology.process, technology.memory, technology.cooling
     bf16_phase_w, fp8_phase_w, memory_phase_w = rated_power_w(design, technology)
-    machine = {
+    return {
         "block_area": (blocks(design, technology).total_mm2, design.die_area_mm2),
         "reticle_field": (design.die_area_mm2, field_area_mm2(design.aspect_ratio, technology)),
         "die_area_max": (design.die_area_mm2, caps.die_area_max_mm2),
@@ -158,25 +192,7 @@ def uses_and_limits(
         "package_power": (tdp_w, cooling.limit_package_w),
         "tdp_max": (tdp_w, caps.tdp_max_w),
         "unit_cost_max": (bill_of_materials(design, technology).total_usd, caps.unit_cost_max_usd),
-        "scale_up_domain": (jnp.max(services.devices), technology.largest_domain),
     }
-    usable_gb = technology.execution.memory_usable_share * design.memory_gb
-    of_pools = [
-        (clocks_ghz, design.clock_ghz),
-        (services.memory_gb, usable_gb),
-        (services.latency_ms, latency_limits_ms),
-    ]
-    uses = [
-        *(machine[limit.name][0][None] for limit in MACHINE_LIMITS),
-        *(use for use, _ in of_pools),
-        objective_values(services, design, technology),
-    ]
-    limits = [
-        *(jnp.reshape(machine[limit.name][1], (1,)) for limit in MACHINE_LIMITS),
-        *(jnp.broadcast_to(limit, use.shape) for use, limit in of_pools),
-        caps.objectives,
-    ]
-    return jnp.concatenate(uses), jnp.concatenate(limits)
 
 
 def limits_that_apply(workloads: Mapping[str, Workload], caps: Caps) -> dict[str, bool]:

@@ -21,13 +21,24 @@ def objective_values(services: Service, design: Design, technology: Technology) 
 
     `services` have a leading axis over the pools.
     """
-    usd_per_token = jnp.sum(services.usd_per_token) + nre_usd_per_token(technology)
-    package_s = jnp.sum(services.device_seconds_per_token)
     return jnp.stack(
-        [
-            TOKENS_PER_MILLION * usd_per_token,
+        objectives_of(
+            jnp.sum(services.usd_per_token),
             jnp.sum(services.joules_per_token),
-            package_s * design.sm_count,
-            package_s,
-        ]
+            jnp.sum(services.device_seconds_per_token),
+            design.sm_count,
+            nre_usd_per_token(technology),
+        )
+    )
+
+
+def objectives_of(
+    usd_per_token: Array, joules_per_token: Array, package_s: Array, sm_count: Array, nre_usd: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Everything in `space.OBJECTIVES` from sums over the pools; `nre_usd` is per token too."""
+    return (
+        TOKENS_PER_MILLION * (usd_per_token + nre_usd),
+        joules_per_token,
+        package_s * sm_count,
+        package_s,
     )

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from .execution.phase import MS_PER_S, OperatorTimes, dynamic_energy_j, operator_times
-from .execution.roofline import Roof, SoftRoof
+from .execution.roofline import Roof, q_norm
 from .machine.cost import usd_per_joule, yearly_cost
 from .machine.design import Design
-from .machine.power import JOULE_PER_GB_PJ_BIT, energy_costs
-from .machine.rates import peak_rates
-from .machine.technology import Technology
+from .machine.power import JOULE_PER_GB_PJ_BIT, EnergyCosts, energy_costs
+from .machine.rates import Rates, peak_rates
+from .machine.technology import Execution, Technology
 from .workload.pool import Pool
 
 
@@ -60,11 +60,12 @@ def batch_times_ms(pool: Pool, operator_ms: Array) -> tuple[Array, Array]:
 
     **Arguments:**
 
-    - `operator_ms`: time of every operator in one execution of its stage, `(ops,)`.
+    - `operator_ms`: time of every operator in one execution of its stage, `(ops, ...)`.
     """
     operators, m = pool.operators, pool.microbatches
     if operators.stage.shape[0] == 1:
-        return m * jnp.sum(operator_ms), jnp.zeros(())
+        whole = jnp.sum(operator_ms, axis=0)
+        return m * whole, jnp.zeros_like(whole)
     stage_ms = operators.stage @ operator_ms
     slowest, whole = jnp.max(stage_ms), jnp.sum(operators.stages * stage_ms)
     step = jnp.maximum(whole, m * slowest)
@@ -83,20 +84,80 @@ MOST_STATIC_SHARE = 0.95
 """Share of the TDP above which static power counts by its tangent: the time stays finite."""
 
 
-def capped_time_ms(
-    roof_ms: Array, dynamic_j: Array, static_w: Array, tdp_w: Array, capped: Array
-) -> Array:
-    """Time of a phase whose power is capped: one more roof, `max(t, E/(TDP - S))`, as a norm.
+def power_for_work_w(static_w: Array, tdp_w: Array) -> Array:
+    """Power that a device within its TDP has left for work, `TDP - S`, W.
 
-    With u = S/TDP it is `E/TDP 1/(1 - u)`, and `-log(1 - u)` is convex in log u. Static power that
-    leaves nothing is what the rated power of any design rules out. `capped` = 0 switches it off.
+    With u = S/TDP it is `TDP (1 - u)`, and `-log(1 - u)` is convex in log u. Static power that
+    leaves nothing is what the rated power of any design rules out.
     """
     log_share = jnp.log(static_w / tdp_w)
     inside = jnp.minimum(log_share, math.log(MOST_STATIC_SHARE))
     slope = MOST_STATIC_SHARE / (1.0 - MOST_STATIC_SHARE)
     log_headroom = jnp.log(-jnp.expm1(inside)) - slope * (log_share - inside)
-    power_ms = capped * MS_PER_S * dynamic_j / tdp_w * jnp.exp(-log_headroom)
-    return SoftRoof(POWER_SHARPNESS)(roof_ms, power_ms)
+    return tdp_w * jnp.exp(log_headroom)
+
+
+def capped_time_ms(
+    roof_ms: Array, dynamic_j: Array, static_w: Array, tdp_w: Array, capped: Array
+) -> Array:
+    """Time of a phase whose power is capped: one more roof, `max(t, E/(TDP - S))`, as a norm.
+
+    `capped` = 0 switches it off.
+    """
+    return _capped_time_ms(roof_ms, dynamic_j, power_for_work_w(static_w, tdp_w), capped)
+
+
+def _capped_time_ms(roof_ms: Array, dynamic_j: Array, for_work_w: Array, capped: Array) -> Array:
+    return q_norm(roof_ms, capped * MS_PER_S * dynamic_j / for_work_w, POWER_SHARPNESS)
+
+
+class Server(eqx.Module):
+    """A device of a design at one clock: all that serving needs to know of it, whatever it runs."""
+
+    rates: Rates
+    energy: EnergyCosts
+    execution: Execution
+    relative_hop: Array
+    for_work_w: Array
+    """Power that its TDP leaves for work."""
+    host_w: Array
+    """Of the host, while a device is owned."""
+    far_j_per_gb: Array
+    """Energy of a byte beyond the device: the other end of its link, and the switch."""
+    load_factor: Array
+    usd_per_second: Array
+    usd_per_joule: Array
+
+
+def server(
+    design: Design, clock_ghz: Array, tdp_w: Array, usd_per_second: Array, technology: Technology
+) -> Server:
+    """What serving needs to know of a design at a clock; depends on nothing that is served."""
+    energy = energy_costs(design, clock_ghz, technology)
+    return Server(
+        rates=peak_rates(design, clock_ghz, technology),
+        energy=energy,
+        execution=technology.execution,
+        relative_hop=technology.relative_hop,
+        for_work_w=power_for_work_w(energy.static_w, tdp_w),
+        host_w=technology.prices.host_power_share * tdp_w,
+        far_j_per_gb=JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit,
+        load_factor=technology.prices.load_factor,
+        usd_per_second=usd_per_second,
+        usd_per_joule=usd_per_joule(technology),
+    )
+
+
+class Busy(eqx.Module):
+    """What the operators of a phase take together: sums over the operator axis."""
+
+    roof_ms: Array
+    """How long a batch keeps the devices before the power cap."""
+    fill_ms: Array
+    """How much longer until it is through."""
+    dynamic_j: Array
+    """Energy of one microbatch on one device."""
+    wire_gb_per_seq: Array
 
 
 def serve(
@@ -113,47 +174,46 @@ def serve(
 
     Cost per output token = `devices executions/B [ ($/s) t/u + ($/J) E ]` with load factor u.
     """
-    rates = peak_rates(design, clock_ghz, technology)
-    energy = energy_costs(design, clock_ghz, technology)
-    prices = technology.prices
-    operators = pool.operators
-
-    part = batch / pool.microbatches
-    times = operator_times(operators, part, rates, technology.execution, technology.relative_hop)
+    device = server(design, clock_ghz, tdp_w, usd_per_second, technology)
+    operators, part = pool.operators, batch / pool.microbatches
+    times = operator_times(operators, part, device.rates, device.execution, device.relative_hop)
     roof_ms, fill_ms = batch_times_ms(pool, times.total_ms(roof))
+    runs = operators.device_share * operators.repeats
+    busy = Busy(
+        roof_ms=roof_ms,
+        fill_ms=fill_ms,
+        dynamic_j=dynamic_energy_j(operators, part, device.energy),
+        wire_gb_per_seq=jnp.sum(runs * operators.wire_gb_per_seq),
+    )
+    return service(pool, batch, times, busy, device)
+
+
+def service(pool: Pool, batch: Array, times: OperatorTimes, busy: Busy, device: Server) -> Service:
+    """Latency, memory, energy and cost of a pool whose operators have been summed."""
+    energy, execution = device.energy, device.execution
     handover_ms = MS_PER_S * (
         batch
         * pool.handover_gb_per_seq
-        / (technology.execution.network_efficiency * rates.network_gb_s)
+        / (execution.network_efficiency * device.rates.network_gb_s)
     )
     sent_gb = batch * pool.sent_gb_per_seq
-    runs = operators.device_share * operators.repeats
-    wire_gb = batch * jnp.sum(runs * operators.wire_gb_per_seq) + sent_gb
-    dynamic_j = (
-        pool.microbatches * dynamic_energy_j(operators, part, energy)
-        + energy.network_j_per_gb * sent_gb
-    )
-    time_ms = capped_time_ms(
-        roof_ms, dynamic_j, energy.static_w, tdp_w, technology.execution.power_capped
-    )
+    wire_gb = batch * busy.wire_gb_per_seq + sent_gb
+    dynamic_j = pool.microbatches * busy.dynamic_j + energy.network_j_per_gb * sent_gb
+    time_ms = _capped_time_ms(busy.roof_ms, dynamic_j, device.for_work_w, execution.power_capped)
     time_s = time_ms / MS_PER_S
 
     # a device at load u is owned for 1/u of its busy time, idle in the rest
-    owned_s = time_s / prices.load_factor
-    idle_s = time_s * (1.0 / prices.load_factor - 1.0)
+    owned_s = time_s / device.load_factor
+    idle_s = time_s * (1.0 / device.load_factor - 1.0)
     device_j = energy.static_w * time_s + dynamic_j
-    cluster_j = (
-        prices.host_power_share * tdp_w * owned_s
-        + energy.idle_w * idle_s
-        + JOULE_PER_GB_PJ_BIT * technology.far_pj_per_bit * wire_gb
-    )
-    usd = usd_per_second * owned_s + usd_per_joule(technology) * (device_j + cluster_j)
+    cluster_j = device.host_w * owned_s + energy.idle_w * idle_s + device.far_j_per_gb * wire_gb
+    usd = device.usd_per_second * owned_s + device.usd_per_joule * (device_j + cluster_j)
     device_executions_per_token = pool.devices * pool.executions_per_token / batch
     return Service(
         devices=pool.devices,
         times=times,
         time_ms=time_ms,
-        latency_ms=time_ms + fill_ms + handover_ms,
+        latency_ms=time_ms + busy.fill_ms + handover_ms,
         handover_ms=handover_ms,
         weights_gb=pool.weights_gb,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,

@@ -18,6 +18,7 @@ from cyclopts.exceptions import MissingArgumentError
 
 from .. import __version__
 from ..errors import UserError
+from .sweep import sweep
 
 
 USER_ERROR = 2
@@ -55,6 +56,14 @@ app.command(
     name="explain",
     help="A metric's formula with an accelerator's numbers in it, line by line, and sources.",
 )
+landscape = App(
+    name="sweep",
+    help="Every point of a grid of designs and deployments: best, fronts, maps, or all rows.",
+    help_formatter="plain",
+)
+landscape.default(sweep)
+landscape.command(f"{__name__}.sweep:merge", name="merge", help="Put shards of one sweep together.")
+app.command(landscape)
 catalog = App(
     name="catalog",
     help="Models, accelerators and technologies, with source and trust.",

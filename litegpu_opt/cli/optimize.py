@@ -17,7 +17,7 @@ FILES = ("result.json", "report.md", "study.toml")
 """What `--out` holds."""
 
 
-def _folder(_: Any, tokens: Sequence[Token]) -> Path:
+def folder(_: Any, tokens: Sequence[Token]) -> Path:
     text = tokens[0].value
     if not text or "\0" in text:
         raise UserError(f"{shown(text)} is not a path", where="--out", allowed="a folder")
@@ -34,7 +34,7 @@ def optimize(
         Path | None,
         Parameter(
             help="Folder for study.toml, result.json, report.md, designs/ and figures/.",
-            converter=_folder,
+            converter=folder,
         ),
     ] = None,
     seed: Annotated[

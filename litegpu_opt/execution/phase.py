@@ -93,15 +93,20 @@ def moved_gb(operators: OperatorCounts, batch: Array) -> Array:
     return dense + operators.experts.gb * operators.experts.touched(batch)
 
 
-def dynamic_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCosts) -> Array:
-    """Energy of the FLOPs, memory bytes and wire bytes of a phase on one device, J; with pipeline
-    stages, on average over their devices.
-    """
+def operator_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCosts) -> Array:
+    """Energy of the FLOPs, memory bytes and wire bytes of every operator, J, `(ops,)`."""
     bf16_tflop = operators.tflop_bf16_per_seq + operators.tflop_attention_per_seq
-    per_operator_j = (
+    once_j = (
         batch * bf16_tflop * energy.bf16_j_per_tflop
         + batch * operators.tflop_fp8_per_seq * energy.fp8_j_per_tflop
         + moved_gb(operators, batch) * energy.memory_j_per_gb
         + batch * operators.wire_gb_per_seq * energy.network_j_per_gb
     )
-    return jnp.sum(operators.device_share * operators.repeats * per_operator_j)
+    return operators.device_share * operators.repeats * once_j
+
+
+def dynamic_energy_j(operators: OperatorCounts, batch: Array, energy: EnergyCosts) -> Array:
+    """Energy of all operators of a phase on one device, J; with pipeline stages, on average over
+    their devices.
+    """
+    return jnp.sum(operator_energy_j(operators, batch, energy))

@@ -20,6 +20,11 @@ from jax import Array
 from ..numerics import TINY, scalar
 
 
+def q_norm(a_ms: Array, b_ms: Array, exponent: Array | float) -> Array:
+    """`(a^q + b^q)^(1/q)`, through logarithms so that any q is safe and smooth."""
+    return jnp.exp(jnp.logaddexp(exponent * _log(a_ms), exponent * _log(b_ms)) / exponent)
+
+
 def _log(time_ms: Array) -> Array:
     """Logarithm that stays finite for an operator without that resource."""
     return jnp.log(time_ms + TINY)
@@ -37,17 +42,23 @@ AnyRoof = TypeVar("AnyRoof", bound=Roof)
 
 
 class SoftRoof(Roof):
-    """`(a^q + b^q)^(1/q)`, through logarithms so that any q is safe and smooth."""
+    """`q_norm` with the overlap exponent of a technology."""
 
     overlap_exponent: Array = eqx.field(converter=scalar)
 
     def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
-        q = self.overlap_exponent
-        return jnp.exp(jnp.logaddexp(q * _log(compute_ms), q * _log(memory_ms)) / q)
+        return q_norm(compute_ms, memory_ms, self.overlap_exponent)
 
     def compute_weight(self, compute_ms: Array, memory_ms: Array) -> Array:
         """`a^q/(a^q + b^q)`: the weight with which a `MeanRoof` has this roof's gradient here."""
         return jax.nn.sigmoid(self.overlap_exponent * (_log(compute_ms) - _log(memory_ms)))
+
+
+class EuclideanRoof(Roof):
+    """`sqrt(a^2 + b^2)`: the soft roof of q = 2 without logarithms, where no slope is asked for."""
+
+    def __call__(self, compute_ms: Array, memory_ms: Array) -> Array:
+        return jnp.sqrt(compute_ms**2 + memory_ms**2)
 
 
 class HardRoof(Roof):

@@ -3,12 +3,12 @@
 from typing import Any
 
 from ..catalog import FORMATS, Accelerator, Record, Unmodelled
+from ..limits import TOLERANCE
 from ..machine.cost import bill_of_materials
 from ..machine.power import thermal_design_power_w
 from ..machine.rates import peak_rates
 from ..machine.silicon import blocks
 from .document import NOT_KNOWN, Section, Table, figure, signed_percent
-from .metrics_json import TOLERANCE
 
 
 def chip_json(chip: Accelerator) -> dict[str, Any]:

@@ -6,16 +6,12 @@ from typing import Any
 import numpy as np
 
 from ..evaluation import Metrics
-from ..limits import LIMIT_NAMES, LIMITS, Caps, limits_that_apply
+from ..limits import LIMIT_NAMES, LIMITS, TOLERANCE, Caps, limits_that_apply
 from ..machine.cost import HOURS_PER_YEAR, SECONDS_PER_HOUR, YearlyCost
 from ..numerics import AnyArray
 from ..objectives import TOKENS_PER_MILLION
 from ..workload.phases import PHASES
 from ..workload.traffic import Workload
-
-
-TOLERANCE = 1e-6
-"""Relative excess that is still within a limit: an optimum lies on its limits."""
 
 
 _MS_PER_S = 1e3

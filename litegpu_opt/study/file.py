@@ -105,3 +105,20 @@ def study_hash(study: Study) -> str:
     """SHA-256 of what a study asks; independent of layout, units written and origin."""
     content = [(path, _content(table)) for path, table in study.tables()]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+SWEPT = ("seed", "basis", "objective")
+"""Keys of a study without a table of their own that a sweep depends on."""
+
+
+def sweep_content(study: Study) -> dict[str, Any]:
+    """What the sweep of a study depends on: key path -> content."""
+    whole = {path: _content(table) for path, table in study.tables()}
+    if study.sweep is not None and study.sweep.workload:
+        names = [row.name for row in study.workloads]
+        number = names.index(study.sweep.workload)
+    else:
+        number = 0
+    tables = ("technology", f"workload[{number}]", "sweep")
+    content = {key: whole[""][key] for key in SWEPT} | {path: whole[path] for path in tables}
+    return json.loads(json.dumps(content))

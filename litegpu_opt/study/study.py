@@ -18,6 +18,7 @@ from ..files import Table, invalid
 from ..units import shown
 from .fields import WRITTEN_OBJECTIVE, Name, entry_of, objective_exponents
 from .questions import StudyBreakEven, StudyFront, StudyMix
+from .sweep import StudySweep
 from .tables import (
     BASELINES,
     CANDIDATES,
@@ -41,6 +42,7 @@ _NESTED = (
     "fronts",
     "break_evens",
     "mixes",
+    "sweep",
 )
 
 
@@ -87,6 +89,9 @@ class Study(Table):
     tornado: Annotated[int, checked(whole(0, 100))] = 0
     """Assumptions of each optimum for which it is searched again at the ends of their ranges."""
 
+    sweep: StudySweep | None = None
+    """What `litegpu sweep` visits."""
+
     @model_validator(mode="after")
     def _names_differ(self) -> "Study":
         named = {
@@ -122,6 +127,9 @@ class Study(Table):
                         if name not in known:
                             where = f"{key}[{index}].{field}"
                             raise invalid(unknown_name("name", name, known, where=where))
+        if self.sweep is not None and self.sweep.workload not in ("", *workloads):
+            name = self.sweep.workload
+            raise invalid(unknown_name("workload", name, workloads, where="sweep.workload"))
         return self
 
     @model_validator(mode="after")
@@ -151,6 +159,8 @@ class Study(Table):
         for key, rows in self._arrays().items():
             for index, row in enumerate(rows):
                 yield f"{key}[{index}]", row
+        if self.sweep is not None:
+            yield "sweep", self.sweep
 
     def origin(self) -> dict[str, Origin]:
         """Key path, such as `workload[0].tbt`, -> whether the file or a default gave the value."""
