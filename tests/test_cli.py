@@ -491,7 +491,7 @@ def test_provenance_of_an_evaluation(call, ideal):
         assert error == pytest.approx(h100["figures"][key]["error"], rel=1e-9)
     _, out, _ = call(*EVALUATE)
     text = " ".join(out.split())
-    assert "trust C: compute_efficiency_bf16 0.72, compute_efficiency_fp8 0.6" in text
+    assert "trust C: compute_efficiency_bf16 0.765, compute_efficiency_fp8 0.739" in text
     assert f"h100-sxm: die area {100 * errors['die_area_mm2']:+.1f} %" in text
     assert "all chips: litegpu validate machine" in text
     assert "usable is a share of all of it, for weights and cache together" in text

@@ -71,6 +71,8 @@ _ABOVE_ZERO = (
     "interconnect.port_gb_s",
     "package.die_link_gb_s_per_mm",
     "execution.reference_hop_us",
+    "execution.reference_network_gb_s",
+    "execution.fixed_time_factor",
     "cooling.limit_w_per_mm2",
     "cooling.limit_package_w",
     "prices.it_life_years",
