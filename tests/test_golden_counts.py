@@ -1145,7 +1145,8 @@ def test_hand_overs_in_gigabytes():
 
 def test_a_hand_over_delays_the_answer_and_costs_energy_where_it_is_sent():
     """Eight ranks of Llama-3.1-70B to one replica of eight: 16 sequences of 0.49152 GB through one
-    link of 0.734 * 450 GB/s, an eighth of that from each of the eight, and 19.1 ms in the server; latency alone differs.
+    link of 0.734 * 450 GB/s, an eighth of that from each of the eight, and 19.1 ms in the
+    server; latency alone differs.
     """
     h100 = load_accelerator("h100-sxm")
     served = workload(LLAMA_70B, 1500, 500)

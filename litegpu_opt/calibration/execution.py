@@ -133,21 +133,40 @@ def replaced(execution: Execution, values: Mapping[str, Array | float]) -> Execu
     )
 
 
+def errors_of(
+    kernels: Sequence[Kernel], values: Mapping[str, float], start: Execution
+) -> np.ndarray:
+    """Relative errors of kernels, `(kernels,)`.
+
+    **Arguments:** `values`: leaves that replace those of `start`, and what the calls cost.
+    """
+    given = {name: jnp.asarray(value) for name, value in values.items()}
+    predicted = np.asarray(_Predictor(kernels, start)(given))
+    return predicted / np.array([kernel.time_us for kernel in kernels]) - 1.0
+
+
+def held_out(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Those that errors are stated of: no fit has used them, and nothing speaks against them."""
+    return [kernel for kernel in kernels if not (kernel.may_fit or kernel.excluded)]
+
+
+def kind_of(kernel: Kernel) -> str:
+    """Kind of a kernel in a table of errors."""
+    long = kernel.kind == "decode attention" and kernel.time_us > LONG_US
+    return f"{kernel.kind} > {LONG_US:g} us" if long else kernel.kind
+
+
 def held_out_errors(
     kernels: Sequence[Kernel], values: Mapping[str, float], start: Execution
 ) -> list[Errors]:
     """Errors by kind, chip, format and stack on the kernels that no fit has used."""
-    rest = [kernel for kernel in kernels if not (kernel.may_fit or kernel.excluded)]
+    rest = held_out(kernels)
     if not rest:
         return []
-    given = {name: jnp.asarray(value) for name, value in values.items()}
-    predicted = np.asarray(_Predictor(rest, start)(given))
     groups: dict[tuple[str, str, str, str], list[float]] = {}
-    for kernel, time_us in zip(rest, predicted, strict=True):
-        long = kernel.kind == "decode attention" and kernel.time_us > LONG_US
-        kind = f"{kernel.kind} > {LONG_US:g} us" if long else kernel.kind
-        key = (kind, kernel.chip, kernel.number_format, kernel.stack)
-        groups.setdefault(key, []).append(float(time_us) / kernel.time_us - 1.0)
+    for kernel, error in zip(rest, errors_of(rest, values, start), strict=True):
+        key = (kind_of(kernel), kernel.chip, kernel.number_format, kernel.stack)
+        groups.setdefault(key, []).append(float(error))
     return [
         Errors(*key, len(found), *summary(np.array(found))) for key, found in sorted(groups.items())
     ]

@@ -183,7 +183,7 @@ def _attentions(row: Measurement) -> Iterator[Kernel]:
         )
     )  # fmt: skip
     cached = _BYTES.get(row.text("kv_cache_dtype"))
-    arithmetic, cache_format = row.text("attn_dtype"), row.text("kv_cache_dtype")
+    arithmetic = row.text("attn_dtype")
     if cached is None:
         return
     prefill = row.text("op").startswith("context")

@@ -69,8 +69,7 @@ def _pools(
         output_tokens=max(output, 2.0),
     )
     way = Parallelism(tp=tp, dp=dp, ep=ep)
-    with jax.ensure_compile_time_eval():
-        return prefill_pool(workload, way), decode_pool(workload, way)
+    return prefill_pool(workload, way), decode_pool(workload, way)
 
 
 def pools_of(request: Request) -> tuple[Pool, Pool]:
@@ -126,6 +125,7 @@ def _with_experts(operators: OperatorCounts) -> OperatorCounts:
     return replace(operators, experts=ExpertCounts(nothing, nothing, nothing))
 
 
+@eqx.filter_jit
 def predictions(
     given: Loads, execution: Execution, factors: Array, sequence_us: Array, queueing: Array
 ) -> Mapping[str, Array]:

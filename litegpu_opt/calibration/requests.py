@@ -28,15 +28,22 @@ TABLES: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """Kind of table -> columns that it must have."""
 
-SHIPPED = ("inferencex.csv", "serving.csv")
+SHIPPED = ("inferencex.csv", "serving.csv", "published.csv")
 
 CALIB = "calib"
 """What the column `suggested_split` says of rows that may be fitted."""
 
 _LENGTH = 0.9
-"""Mean length over the nominal one: the benchmark draws lengths between 0.8 and 1.0 of it."""
+"""Mean length over the nominal one in InferenceX, which draws lengths of 0.8 to 1.0 of it."""
+
+_ORIGINS = {
+    "inferencex-dump": "InferenceX",
+    "nvidia-gap-analysis": "NVIDIA gap analysis",
+    "nvidia-published": "NVIDIA published",
+}
 
 _SYSTEMS = {
+    "a100_sxm": "a100-sxm",
     "h100_sxm": "h100-sxm",
     "h200_sxm": "h200-sxm",
     "b200_sxm": "b200-sxm",
@@ -142,6 +149,8 @@ def _closed_loop(row: Measurement) -> Iterator[tuple[str, Request]]:
     ep, expert_tp = _whole(row, "moe_ep_size", 1), _whole(row, "moe_tp_size", 1)
     if chip is None or model is None or weights is None:
         return
+    source = _ORIGINS.get(row.text("origin"), row.text("origin"))
+    length = _LENGTH if source == "InferenceX" else 1.0
     load = "concurrency" if row.text("concurrency") else "batch_size"
     experts = ep * expert_tp
     if tp * dp > 8 or (experts > 1 and experts != tp * dp):
@@ -149,7 +158,7 @@ def _closed_loop(row: Measurement) -> Iterator[tuple[str, Request]]:
     yield (
         row.text("measured"),
         Request(
-            source="InferenceX" if "inferencex" in row.text("origin") else "NVIDIA gap analysis",
+            source=source,
             chip=chip,
             model=model,
             weights=weights,
@@ -162,8 +171,8 @@ def _closed_loop(row: Measurement) -> Iterator[tuple[str, Request]]:
             ep=ep,
             load=CLOSED_LOOP,
             batch=row.number(load),
-            prompt=_LENGTH * row.number("isl"),
-            output=_LENGTH * row.number("osl"),
+            prompt=length * row.number("isl"),
+            output=length * row.number("osl"),
             measured_ms={"ttft": row.number("ttft_ms"), "tpot": row.number("tpot_ms")},
             split=row.text("suggested_split"),
         ),

@@ -201,6 +201,11 @@ def predict(
     )
 
 
+def fitted_factor() -> float:
+    """k of the fitted stack."""
+    return stack_records()[FITTED]["fixed_time_factor"].value
+
+
 def own_factor(requests: Sequence[Request], execution: Execution) -> float:
     """k that meets the time between tokens of rows best: the least mean |log(model/measured)|."""
     given = loads(requests)

@@ -75,10 +75,8 @@ def _parse(
 ) -> tuple[str, list[Measurement]]:
     reader = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     columns = set(reader.fieldnames or ())
-    for kind, needed in kinds.items():
-        if columns >= set(needed):
-            break
-    else:
+    kind = next((kind for kind, needed in kinds.items() if columns >= set(needed)), None)
+    if kind is None:
         raise UserError(
             "its columns are those of no known table",
             where=where,

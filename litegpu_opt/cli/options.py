@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token, convert
 
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..units import shown
 from ..workload.phases import MOST_TOKENS
 
@@ -60,6 +60,19 @@ def choice(kind: Any, tokens: Sequence[Token]) -> Any:
             allowed=", ".join(kind.__args__),
         )
     return convert(kind, tokens)
+
+
+def execution_table(_: Any, tokens: Sequence[Token]) -> str:
+    """The converter of an execution table: an entry of the catalogue, or a file."""
+    from ..catalog import names
+
+    text = tokens[0].value
+    if text not in names("execution") and not text.endswith(".toml"):
+        error = unknown_name(
+            "execution table", text, names("execution"), where=tokens[0].keyword or ""
+        )
+        raise UserError(error.what, where=error.where, allowed=f"{error.allowed}, or a .toml file")
+    return text
 
 
 def degree(meaning: str) -> Parameter:
@@ -147,10 +160,12 @@ class Serving:
         Parameter(help="Number format on the network [default: bf16].", converter=choice),
     ] = None
     execution: Annotated[
-        Literal["ideal", "calibrated"] | None,
+        str | None,
         Parameter(
-            help="ideal: peak rates, hard roofline, no latencies [default: calibrated].",
-            converter=choice,
+            help="ideal: peak rates, hard roofline, no latencies; calibrated, ampere, blackwell: "
+            "fitted to H100, A100, B200; or a .toml file of litegpu calibrate [default: "
+            "calibrated].",
+            converter=execution_table,
         ),
     ] = None
     batch_prefill: Annotated[
