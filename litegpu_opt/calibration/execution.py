@@ -180,7 +180,7 @@ def library_errors(kernels: Sequence[Kernel], start: Execution) -> list[Errors]:
         if kernel.kind == "all-reduce" and kernel.only_compared:
             groups.setdefault((kernel.chip, kernel.stack), []).append(kernel)
     found = []
-    for (chip, stack), rows in sorted(groups.items()):
+    for (_, stack), rows in sorted(groups.items()):
         own = [replace(row, only_compared="") for row in rows]
         if sum(row.may_fit for row in own) < FEWEST_ROWS * len(LEAVES["all-reduce"]):
             continue
