@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import optimize as scipy_optimize
-from small_study import STUDY, Small, fourth_order, load, solve
+from small_study import STUDY, Small, fourth_order, load, quiet, solve
 
 from litegpu_opt import programs
 from litegpu_opt.catalog import technology
@@ -18,10 +18,12 @@ from litegpu_opt.limits import LIMIT_NAMES, LIMITS
 from litegpu_opt.machine.cost import yearly_cost
 from litegpu_opt.machine.silicon import blocks, edge_available_mm, edge_needed_mm
 from litegpu_opt.numerics import scalar
-from litegpu_opt.optimizer.branches import hold
+from litegpu_opt.optimizer.branches import hold, stack
+from litegpu_opt.optimizer.ended import solved
 from litegpu_opt.optimizer.groups import study_groups, study_workloads
 from litegpu_opt.optimizer.layout import BOX, SINGLE, VARIABLES
 from litegpu_opt.optimizer.problem import design_at, objective_and_limits
+from litegpu_opt.optimizer.solving import settle
 
 
 Q = 4.2
@@ -174,7 +176,10 @@ def test_no_buildable_neighbour_beats_the_bound_of_the_lattice(small, name):
     least = {}
     for choice, branch in small.groups[name].branches:
         rows = [hold(branch, SINGLE, neighbour) for neighbour in neighbours]
-        found, _ = solve(rows, [start] * len(rows))
+        found, outcome = solve(rows, [start] * len(rows))
+        if choice == built.run.choice:  # a binding limit may need the second look
+            outcome = settle(stack(rows), np.arange(len(rows)), outcome, quiet)
+            found = np.where(solved(outcome), outcome.value, np.inf)
         least[choice] = math.exp(found.min())
     assert min(least.values()) >= built.lattice_lower_bound
     # the design itself is among them
