@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token, convert
 
-from ..errors import UserError, unknown_name
+from ..errors import UserError
 from ..units import shown
 from ..workload.phases import MOST_TOKENS
 
@@ -68,10 +68,11 @@ def execution_table(_: Any, tokens: Sequence[Token]) -> str:
 
     text = tokens[0].value
     if text not in names("execution") and not text.endswith(".toml"):
-        error = unknown_name(
-            "execution table", text, names("execution"), where=tokens[0].keyword or ""
+        raise UserError(
+            f"{shown(text)} is not accepted",
+            where=tokens[0].keyword or "",
+            allowed=f"{', '.join(names('execution'))}, or a .toml file",
         )
-        raise UserError(error.what, where=error.where, allowed=f"{error.allowed}, or a .toml file")
     return text
 
 

@@ -61,7 +61,8 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
-    exchanged = all_to_all(whole(own * results * h), p.ranks, p.collective) if spread else NOTHING
+    received = whole(own * results * h) if spread else h
+    exchanged = all_to_all(received, p.ranks, p.collective) if spread else NOTHING
     whole_tokens = (
         all_gather(h, p.tp, p.collective) if spread else all_reduce(h, p.tp, p.collective)
     )
@@ -85,7 +86,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             vectors=mlp.bias * m * f,
             routing=routing,
             depth=h,
-            quantised_per_token=h,
+            quantised_per_token=received,
             passes=1,
             passed_per_token=visits * (m + 1) * f,
             flop_per_token=visits * 2 * h * m * f,
