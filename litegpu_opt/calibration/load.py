@@ -15,7 +15,6 @@ Fixed times of kernels carry one factor k for a software stack.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
 import equinox as eqx
@@ -30,7 +29,7 @@ from ..execution.roofline import SoftRoof
 from ..machine.rates import Rates
 from ..machine.technology import Execution
 from ..numerics import stack_padded
-from ..workload.counts import ExpertCounts, OperatorCounts
+from ..workload.counts import OperatorCounts, with_idle_experts
 from ..workload.huggingface import read_transformer
 from ..workload.parallelism import Parallelism
 from ..workload.pool import Pool, decode_pool, prefill_pool
@@ -100,7 +99,7 @@ def loads(requests: Sequence[Request]) -> Loads:
     closed = np.array([request.load == CLOSED_LOOP for request in requests])
     batch = np.array([request.batch for request in requests])
     dp = np.array([request.dp for request in requests])
-    plain = [[_with_experts(pool.operators) for pool in both] for both in pools]
+    plain = [[with_idle_experts(pool.operators) for pool in both] for both in pools]
     return Loads(
         prefill=stack_padded([prefill for prefill, _ in plain], np),  # pyright: ignore[reportArgumentType]
         decode=stack_padded([decode for _, decode in plain], np),  # pyright: ignore[reportArgumentType]
@@ -115,14 +114,6 @@ def loads(requests: Sequence[Request]) -> Loads:
         others=jnp.asarray(np.where(closed, batch / dp - 1.0, 0.0)),
         closed=jnp.asarray(closed, float),
     )
-
-
-def _with_experts(operators: OperatorCounts) -> OperatorCounts:
-    """The same with counts of experts even if there are none, so that rows can be stacked."""
-    if operators.experts is not None:
-        return operators
-    nothing = jnp.zeros_like(operators.repeats)
-    return replace(operators, experts=ExpertCounts(nothing, nothing, nothing))
 
 
 @eqx.filter_jit

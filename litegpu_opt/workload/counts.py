@@ -1,6 +1,7 @@
 """Counts of a phase as arrays over its operators: hand counts meet formats and request lengths."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -90,6 +91,14 @@ class OperatorCounts(eqx.Module):
     """
     experts: ExpertCounts | None
     """`None` for a model without experts."""
+
+
+def with_idle_experts(operators: OperatorCounts) -> OperatorCounts:
+    """The counts of a dense model in the form of those of a mixture of experts."""
+    if operators.experts is not None:
+        return operators
+    nothing = jnp.zeros_like(operators.weight_gb)
+    return replace(operators, experts=ExpertCounts(nothing, nothing, nothing))
 
 
 def operator_names(model: Transformer, p: Parallelism, *, decode: bool) -> tuple[str, ...]:
