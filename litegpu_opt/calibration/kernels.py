@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
@@ -345,6 +346,7 @@ def stacked(kernels: Sequence[Kernel]) -> tuple[OperatorCounts, Rates]:
     return operators, rates
 
 
+@eqx.filter_jit
 def kernel_times_us(operators: OperatorCounts, rates: Rates, execution: Execution) -> Array:
     """Time of every kernel as the execution model has it, us, `(kernels,)`."""
     times = operator_times(operators, jnp.ones(()), rates, execution)

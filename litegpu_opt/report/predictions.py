@@ -18,12 +18,15 @@ from ..calibration.serving import (
     stack_of,
 )
 from ..catalog import technology
+from ..execution.phase import MS_PER_S
 from ..workload.huggingface import read_transformer
 from .document import Block, Section, Table, figure, percent, signed_percent
 
 
 TABLE_OF = {"a100-sxm": ("ampere",), "b200-sxm": ("calibrated", "blackwell")}
 """Chip -> execution tables that its rows are predicted with; otherwise that of H100."""
+THROUGHPUT = "throughput"
+"""Tokens per second: of a loop output tokens, from both times; of a static batch all tokens."""
 METHODS = ("model", "roofline", "ideal")
 
 DENSE = "llama-3.1-70b"
@@ -118,17 +121,45 @@ def _values(
     rows = [
         row
         for row, request in enumerate(made.requests)
-        if metric in request.measured_ms and chosen(request)
+        if metric in _metrics(request) and chosen(request)
     ]
-    measured = np.array([made.requests[row].measured_ms[metric] for row in rows])
-    return measured, {name: values[metric][rows] for name, values in made.by_name.items()}
+    measured = np.array(
+        [_value(made.requests[row], metric, made.requests[row].measured_ms) for row in rows]
+    )
+    return measured, {
+        name: np.array(
+            [
+                _value(made.requests[row], metric, {m: v[row] for m, v in values.items()})
+                for row in rows
+            ]
+        )
+        for name, values in made.by_name.items()
+    }
+
+
+def _metrics(request: Request) -> tuple[str, ...]:
+    """What is measured of a row, with what follows from it."""
+    known = request.measured_ms.keys()
+    whole = {"e2e"} if request.load != CLOSED_LOOP else {"ttft", "tpot"}
+    return (*known, THROUGHPUT) if whole <= known else tuple(known)
+
+
+def _value(request: Request, metric: str, times_ms: Mapping[str, float]) -> float:
+    """A metric from the times of a row: ms, or tokens per second."""
+    r = request
+    if metric != THROUGHPUT:
+        return times_ms[metric]
+    if r.load == CLOSED_LOOP:
+        whole_ms = times_ms["ttft"] + (r.output - 1.0) * times_ms["tpot"]
+        return MS_PER_S * r.batch * r.output / whole_ms
+    return MS_PER_S * r.batch * (r.prompt + r.output) / times_ms["e2e"]
 
 
 def _groups(table: str, made: Predictions, *, by_tp: bool) -> list[dict[str, Any]]:
     keys = {
         (r.source, r.chip, r.stack, r.model, r.weights, metric, r.tp if by_tp else 0)
         for r in made.requests
-        for metric in r.measured_ms
+        for metric in _metrics(r)
     }
     return [_entry(key, table, made) for key in sorted(keys)]
 
