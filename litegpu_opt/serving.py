@@ -31,7 +31,8 @@ class Service(eqx.Module):
     time_ms: Array
     """How long a batch keeps the devices; in decode, the time of a step."""
     latency_ms: Array
-    """What the user waits: the phase and the hand-over of its KV cache."""
+    """What the user waits: the phase, the hand-over of its KV cache, and before the first token
+    the server."""
     handover_ms: Array
     """Hand-over of the KV cache of a batch to the decode pool."""
     weights_gb: Array
@@ -196,6 +197,7 @@ def service(pool: Pool, batch: Array, times: OperatorTimes, busy: Busy, device: 
         * pool.handover_gb_per_seq
         / (execution.network_efficiency * device.rates.network_gb_s)
     )
+    request_ms = (1.0 - pool.waits_for_itself) * execution.request_ms
     sent_gb = batch * pool.sent_gb_per_seq
     wire_gb = batch * busy.wire_gb_per_seq + sent_gb
     dynamic_j = pool.microbatches * busy.dynamic_j + energy.network_j_per_gb * sent_gb
@@ -213,7 +215,7 @@ def service(pool: Pool, batch: Array, times: OperatorTimes, busy: Busy, device: 
         devices=pool.devices,
         times=times,
         time_ms=time_ms,
-        latency_ms=time_ms + busy.fill_ms + handover_ms,
+        latency_ms=time_ms + busy.fill_ms + handover_ms + request_ms,
         handover_ms=handover_ms,
         weights_gb=pool.weights_gb,
         memory_gb=pool.weights_gb + batch * pool.kv_gb_per_seq,

@@ -328,8 +328,10 @@ def test_evaluate_deepseek(call, words):
     assert not content["feasible"]
     assert {row["name"] for row in content["violations"]} == {"memory_prefill", "memory_decode"}
     assert content["deployment"]["devices_decode"] == 8
-    # keys and values that are made again in every step take longer than a prompt
-    assert (content["ttft_s"] > content["tbt_s"] > 1e-3) == ("expanded" not in words)
+    # keys and values that are made again in every step take longer than a prompt, without the
+    # 19.1 ms of the server
+    prompt_s = content["ttft_s"] - 0.0191
+    assert (prompt_s > content["tbt_s"] > 1e-3) == ("expanded" not in words)
     # one latent of 512 and a rotary key of 64 in bf16 a token, for its layers and replica
     share = {"--dp 8": 1 / 8, "--dp 2 --ep": 1 / 2, "--pp 2": 31 / 61 / 2, "--kv-p": 1 / 8}
     [part] = [value for key, value in share.items() if key in words] or [1.0]
@@ -491,7 +493,7 @@ def test_provenance_of_an_evaluation(call, ideal):
         assert error == pytest.approx(h100["figures"][key]["error"], rel=1e-9)
     _, out, _ = call(*EVALUATE)
     text = " ".join(out.split())
-    assert "trust C: compute_efficiency_bf16 0.72, compute_efficiency_fp8 0.6" in text
+    assert "trust C: compute_efficiency_bf16 0.765, compute_efficiency_fp8 0.739" in text
     assert f"h100-sxm: die area {100 * errors['die_area_mm2']:+.1f} %" in text
     assert "all chips: litegpu validate machine" in text
     assert "usable is a share of all of it, for weights and cache together" in text

@@ -252,16 +252,25 @@ MIXTURE = Experts(
     6, 2, 6, bias=True, router_bias=True, shared_width=4, shared_gate=True
 )  # fmt: skip
 
-# name, part, held = read, vectors, FLOPs per token, moved per token
+# name, part, held = read, vectors, FLOPs per token, moved per token; depth of the sums, inputs that
+# 8-bit matrices need quantised; the activation as a pass of its own reads 2 f and writes f
 ON_ONE_DEVICE = [
-    Operator("router", "router", held=30, read=30, vectors=6 + 5, flop_per_token=60 + 10,
-             moved_per_token=5 + 6),
-    Operator("expert_up", "experts", held=60, read=60, vectors=12, routing=Routing(6, 6, 2, 1),
+    Operator("router", "router", depth=5, held=30, read=30, vectors=6 + 5,
+             flop_per_token=60 + 10, moved_per_token=5 + 6),
+    Operator("expert_up", "experts",
+             depth=5, quantised_per_token=5, passes=1, passed_per_token=2 * 3 * 6, held=60,
+             read=60, vectors=12, routing=Routing(6, 6, 2, 1),
              flop_per_token=2 * 120, moved_per_token=2 * (5 + 6)),
-    Operator("expert_down", "experts", held=30, read=30, vectors=5, routing=Routing(6, 6, 2, 1),
+    Operator("expert_down", "experts",
+             depth=6, quantised_per_token=2 * 6, held=30, read=30, vectors=5, routing=Routing(6,
+             6, 2, 1),
              flop_per_token=2 * 60, moved_per_token=2 * (6 + 5)),
-    Operator("shared_up", "mlp", held=40, read=40, flop_per_token=80, moved_per_token=5 + 4),
-    Operator("shared_down", "mlp", held=20, read=20, flop_per_token=40, moved_per_token=4 + 5),
+    Operator("shared_up", "mlp",
+             depth=5, quantised_per_token=5, passes=1, passed_per_token=3 * 4, held=40, read=40,
+             flop_per_token=80, moved_per_token=5 + 4),
+    Operator("shared_down", "mlp",
+             depth=4, quantised_per_token=4, held=20, read=20, flop_per_token=40,
+             moved_per_token=4 + 5),
     # two results and that of the shared MLP are read, their sum is written
     Operator("combine", "experts", moved_per_token=4 * 5),
 ]  # fmt: skip
@@ -270,12 +279,20 @@ ON_ONE_DEVICE = [
 # 2 * 1/2 of five numbers in two steps.
 SPLIT = [
     ON_ONE_DEVICE[0],
-    Operator("expert_up", "experts", held=30, read=30, vectors=6, routing=Routing(6, 6, 2, 1),
+    Operator("expert_up", "experts",
+             depth=5, quantised_per_token=5, passes=1, passed_per_token=2 * 3 * 3, held=30,
+             read=30, vectors=6, routing=Routing(6, 6, 2, 1),
              flop_per_token=2 * 60, moved_per_token=2 * (5 + 3)),
-    Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(6, 6, 2, 1),
+    Operator("expert_down", "experts",
+             depth=3, quantised_per_token=2 * 3, held=15, read=15, vectors=5, routing=Routing(6,
+             6, 2, 1),
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5)),
-    Operator("shared_up", "mlp", held=20, read=20, flop_per_token=40, moved_per_token=5 + 2),
-    Operator("shared_down", "mlp", held=10, read=10, flop_per_token=20, moved_per_token=2 + 5),
+    Operator("shared_up", "mlp",
+             depth=5, quantised_per_token=5, passes=1, passed_per_token=3 * 2, held=20, read=20,
+             flop_per_token=40, moved_per_token=5 + 2),
+    Operator("shared_down", "mlp",
+             depth=2, quantised_per_token=2, held=10, read=10, flop_per_token=20,
+             moved_per_token=2 + 5),
     Operator("combine", "experts", moved_per_token=4 * 5, exchange=Exchange(1, 2, 5, 5)),
 ]  # fmt: skip
 
@@ -289,13 +306,20 @@ TO_EACH_RANK = Exchange(1, 5, 5, Fraction(25, 6))
 OWN_ROUTER = replace(ON_ONE_DEVICE[0], flop_per_token=35, moved_per_token=Fraction(11, 2))
 ONE_EACH = [
     replace(OWN_ROUTER, exchange=TO_EACH_RANK),
-    Operator("expert_up", "experts", held=60, read=60, vectors=12, routing=Routing(1, 6, 2, 3),
+    Operator("expert_up", "experts",
+             depth=5, quantised_per_token=5, passes=1, passed_per_token=3 * 6, held=60, read=60,
+             vectors=12, routing=Routing(1, 6, 2, 3),
              flop_per_token=120, moved_per_token=5 + 6),
-    Operator("expert_down", "experts", held=30, read=30, vectors=5, routing=Routing(1, 6, 2, 3),
+    Operator("expert_down", "experts",
+             depth=6, quantised_per_token=6, held=30, read=30, vectors=5, routing=Routing(1, 6, 2,
+             3),
              flop_per_token=60, moved_per_token=6 + 5, exchange=TO_EACH_RANK),
-    Operator("shared_up", "mlp", held=40, read=40, flop_per_token=40,
+    Operator("shared_up", "mlp",
+             depth=5, quantised_per_token=Fraction(5, 2), passes=1, passed_per_token=6, held=40,
+             read=40, flop_per_token=40,
              moved_per_token=Fraction(9, 2)),
-    Operator("shared_down", "mlp", held=20, read=20, flop_per_token=20,
+    Operator("shared_down", "mlp",
+             depth=4, quantised_per_token=2, held=20, read=20, flop_per_token=20,
              moved_per_token=Fraction(9, 2)),
     Operator("combine", "experts", moved_per_token=Fraction(20, 2),
              exchange=Exchange(1, 1, 5, Fraction(5, 2))),
@@ -309,9 +333,13 @@ ONE_EACH = [
 TO_EACH_PAIR = Exchange(1, 3, 8, 6)
 THREE_EACH_PAIR = [
     replace(OWN_ROUTER, exchange=TO_EACH_PAIR),
-    Operator("expert_up", "experts", held=30, read=30, vectors=6, routing=Routing(3, 6, 2, 2),
+    Operator("expert_up", "experts",
+             depth=5, quantised_per_token=8, passes=1, passed_per_token=2 * 3 * 3, held=30,
+             read=30, vectors=6, routing=Routing(3, 6, 2, 2),
              flop_per_token=2 * 60, moved_per_token=2 * (5 + 3)),
-    Operator("expert_down", "experts", held=15, read=15, vectors=5, routing=Routing(3, 6, 2, 2),
+    Operator("expert_down", "experts",
+             depth=3, quantised_per_token=2 * 3, held=15, read=15, vectors=5, routing=Routing(3,
+             6, 2, 2),
              flop_per_token=2 * 30, moved_per_token=2 * (3 + 5), exchange=TO_EACH_PAIR),
     *ONE_EACH[3:5],
     # results from 16/5 ranks, the shared one and their sum, for half the tokens

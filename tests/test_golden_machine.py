@@ -629,7 +629,7 @@ def test_dollars_per_million_tokens(h100):
     # $2.50 an hour, 1,000 output tokens per second -> $0.6944 per million
     design, tree = h100
     tree = with_leaves(tree, "prices", electricity_usd_per_kwh=0.0)
-    tree = with_leaves(tree, "execution", launch_us=1e6)
+    tree = with_leaves(tree, "execution", launch_us=1e6, fixed_time_factor=1.0, request_ms=0.0)
     service = serve(
         one_second_pool(),
         scalar(1000),
@@ -646,9 +646,9 @@ def test_dollars_per_million_tokens(h100):
     close(1 / service.usd_per_token, 1_440_000)
 
 
-BF16_TFLOP_S = 0.72 * 132 * 4096 * 1.83e-3
-MEMORY_GB_S = 0.83 * 3350
-NETWORK_GB_S = 0.75 * 450
+BF16_TFLOP_S = 0.765 * 132 * 4096 * 1.83e-3
+MEMORY_GB_S = 0.913 * 3350
+NETWORK_GB_S = 0.734 * 450
 # an SM draws its clock energy whatever it does
 STATIC_W = 0.086 * 814 + 0.897 * 132 * 1.83
 FLOP_PJ = 0.485
@@ -658,7 +658,7 @@ FLOP_PJ = 0.485
 def serve_64(h100):
     """Serve 64 sequences where a launch takes a second."""
     design, tree = h100
-    tree = with_leaves(tree, "execution", launch_us=1e6)
+    tree = with_leaves(tree, "execution", launch_us=1e6, fixed_time_factor=1.0, request_ms=0.0)
 
     def service(**values):
         return serve(
@@ -740,6 +740,7 @@ def test_a_pipeline_has_the_pace_of_its_slowest_stage_and_the_energy_of_all(serv
 
 def ideal_network(default, **values):
     zeros = {
+        "fixed_time_factor": 1.0,
         "collective_us": 0.0,
         "collective_us_per_step": 0.0,
         "collective_us_per_sqrt_mb": 0.0,
@@ -820,10 +821,10 @@ def test_compute_and_memory_time_of_an_operator(default):
         traffic_gb_per_seq=0.2,
     )
     times = operator_times(operators, scalar(3), RATES, default.execution)
-    compute_s = 3 * (0.5 / (0.72 * 989.4) + 2 / (0.60 * 1979) + 0.25 / (0.50 * 989.4))
+    compute_s = 3 * (0.5 / (0.765 * 989.4) + 2 / (0.739 * 1979) + 0.25 / (0.544 * 989.4))
     close(times.compute_ms[0], 80 * 1e3 * compute_s)
-    close(times.memory_ms[0], 80 * (1.5 + 3 * 0.2) / (0.83 * 3.35))
-    close(times.launch_ms[0], 80 * 2 * 4e-3)
+    close(times.memory_ms[0], 80 * (1.5 + 3 * 0.2) / (0.913 * 3.35))
+    close(times.launch_ms[0], 80 * 2 * 1.16 * 3.01e-3)
 
 
 def test_experts_are_read_if_a_token_is_routed_to_them(default):
@@ -833,4 +834,4 @@ def test_experts_are_read_if_a_token_is_routed_to_them(default):
     )
     operators = one_operator(experts, repeats=32, weight_gb=0.1, traffic_gb_per_seq=0.02)
     times = operator_times(operators, scalar(3), RATES, default.execution)
-    close(times.memory_ms[0], 32 * (0.1 + 4.625 * 0.5 + 3 * 0.02) / (0.83 * 3.35))
+    close(times.memory_ms[0], 32 * (0.1 + 4.625 * 0.5 + 3 * 0.02) / (0.913 * 3.35))

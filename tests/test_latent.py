@@ -92,11 +92,15 @@ def test_attention_of_deepseek_v3_has_its_published_parameters():
 MLA = LatentAttention(6, 5, 7, 3, 2, 4)
 TP3 = dict(tp=3)
 
-DOWN = Operator("qkv_down", held=154, read=154, vectors=5 + 7, flop_per_token=2 * 11 * 14,
+DOWN = Operator("qkv_down", depth=11, quantised_per_token=11, held=154, read=154, vectors=5 + 7,
+             flop_per_token=2 * 11 * 14,
                 moved_per_token=11 + 5, cached_per_token=9)  # fmt: skip
-Q_UP = Operator("q_up", held=50, read=50, flop_per_token=2 * 5 * 10, moved_per_token=5 + 10)
+# 2 (2 + 1) 2 numbers to rotate two queries and the key
+Q_UP = Operator("q_up", depth=5, quantised_per_token=5, passes=1, passed_per_token=12, held=50,
+                read=50, flop_per_token=2 * 5 * 10, moved_per_token=5 + 10)  # fmt: skip
 # a ring of three sends 4/3 of 11 numbers in four steps
-OUTPUT = Operator("output", held=88, read=88, flop_per_token=2 * 8 * 11, moved_per_token=8 + 11,
+OUTPUT = Operator("output", depth=8, quantised_per_token=8, held=88, read=88,
+             flop_per_token=2 * 8 * 11, moved_per_token=8 + 11,
                   exchange=Exchange(1, 4, 11, Fraction(44, 3)))  # fmt: skip
 
 # Keys and values of two heads, 2 (3 + 4) numbers, made of each latent of 7. The rotary part is in
@@ -104,7 +108,7 @@ OUTPUT = Operator("output", held=88, read=88, flop_per_token=2 * 8 * 11, moved_p
 AS_WRITTEN = [
     DOWN,
     Q_UP,
-    Operator("kv_up", held=98, read=98, flop_per_context=2 * 7 * 14, cached_per_context=9,
+    Operator("kv_up", depth=7, held=98, read=98, flop_per_context=2 * 7 * 14, cached_per_context=9,
              moved_per_context=14),
     Operator("attention", flop_per_pair=2 * 2 * (5 + 4), moved_per_token=2 * (5 + 4),
              moved_per_context=2 * (5 + 4)),
@@ -116,7 +120,7 @@ AS_WRITTEN = [
 ABSORBED = [
     DOWN,
     Q_UP,
-    Operator("kv_up", launches=2, held=98, read=98, flop_per_token=2 * 2 * (3 * 7 + 7 * 4),
+    Operator("kv_up", launches=2, depth=7, held=98, read=98, flop_per_token=2 * 2 * (3 * 7 + 7 * 4),
              moved_per_token=2 * (3 + 7 + 7 + 4)),
     Operator("attention", flop_per_pair=2 * 2 * (9 + 7), moved_per_token=2 * (9 + 7),
              cached_per_context=9),
@@ -138,9 +142,11 @@ SPLIT_CACHE = [
 SPLIT_CACHE_PREFILL = [replace(DOWN, cached_per_token=3), *AS_WRITTEN[1:]]
 
 WITHOUT_QUERY_LATENT = [
-    Operator("qkv_down", held=99, read=99, vectors=7, flop_per_token=2 * 11 * 9,
+    Operator("qkv_down", depth=11, quantised_per_token=11, held=99, read=99, vectors=7,
+             flop_per_token=2 * 11 * 9,
              moved_per_token=11, cached_per_token=9),
-    Operator("q_up", held=110, read=110, flop_per_token=2 * 11 * 10, moved_per_token=11 + 10),
+    Operator("q_up", depth=11, quantised_per_token=11, passes=1, passed_per_token=12, held=110,
+             read=110, flop_per_token=2 * 11 * 10, moved_per_token=11 + 10),
 ]  # fmt: skip
 
 

@@ -134,9 +134,9 @@ def test_provenance_of_a_study(content, screen):
         counted.update(entry["values"])
         assert entry["weakest"]
     assert counted == content["trust"]
-    assert found["execution"]["memory_efficiency"]["value"] == 0.83
+    assert found["execution"]["memory_efficiency"]["value"] == 0.913
     text = " ".join(screen(panel_sections(content)).split())
-    assert "memory_efficiency 0.83" in text and "overlap_exponent 2" in text
+    assert "memory_efficiency 0.913" in text and "overlap_exponent 4.2" in text
     for key, error in found["machine_errors"]["h100-sxm"].items():
         assert f"{COMPARED[key]} {100 * error:+.1f} %" in text
     assert "litegpu validate machine" in text

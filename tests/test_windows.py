@@ -250,12 +250,15 @@ NEAR = GroupedAttention(6, 2, 4, window=7)
 # A ring of six sends 10/6 of 10 numbers in ten steps.
 SUM = Exchange(1, 10, 10, Fraction(50, 3))
 
+# Rotating a query and a key of 4 reads and writes 8 numbers each way.
 REPLICATED = [
-    Operator("qkv", held=120, read=120, flop_per_token=240, moved_per_token=10 + 4,
+    Operator("qkv", depth=10, quantised_per_token=10, passes=1, passed_per_token=16, held=120,
+             read=120, flop_per_token=240, moved_per_token=10 + 4,
              cached_per_token=8),
     Operator("window_attention", flop_per_pair=16, moved_per_token=8, cached_per_context=8,
              window=7),
-    Operator("output", held=40, read=40, flop_per_token=80, moved_per_token=4 + 10, exchange=SUM),
+    Operator("output", depth=4, quantised_per_token=4, held=40, read=40,
+             flop_per_token=80, moved_per_token=4 + 10, exchange=SUM),
 ]  # fmt: skip
 
 # The three ranks keep a third of the tokens each. Each gathers three heads, 12 numbers, two thirds

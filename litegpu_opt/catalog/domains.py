@@ -73,6 +73,8 @@ _ABOVE_ZERO = (
     "execution.reference_hop_us",
     "cooling.spreading_k_mm2_per_w",
     "cooling.max_junction_rise_k",
+    "execution.reference_network_gb_s",
+    "execution.fixed_time_factor",
     "cooling.limit_package_w",
     "prices.it_life_years",
     "prices.facility_life_years",

@@ -47,6 +47,24 @@ def power_series() -> tuple[PowerSeries, ...]:
     return tuple(series)
 
 
+def stack_records() -> dict[str, dict[str, Record]]:
+    """Serving stack -> its few numbers, and those of the roofline that the model stands beside."""
+    return _tables_of_records("serving_stacks.toml")
+
+
+def call_records() -> dict[str, dict[str, Record]]:
+    """Generation -> what the quantising calls of a library cost beyond its kernels."""
+    return _tables_of_records("kernel_calls.toml")
+
+
+def _tables_of_records(name: str) -> dict[str, dict[str, Record]]:
+    stacks = tomllib.loads(embedded("measurements", name).read_text("utf-8"))
+    return {
+        stack: {key: Record.of_leaf(leaf, f"{name}:{stack}.{key}") for key, leaf in entry.items()}
+        for stack, entry in stacks.items()
+    }
+
+
 def issued_share() -> Record:
     """Share of the clocks in which a large GEMM issues."""
     leaf = tomllib.loads(embedded("measurements", "gemm.toml").read_text("utf-8"))["issued_share"]

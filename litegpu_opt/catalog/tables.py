@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown_name
-from ..files import embedded
+from ..files import embedded, read_toml
 from ..units import shown
 from .domains import check_domain, check_scale, check_together
 from .records import Record, read_record
@@ -124,6 +124,18 @@ def override_records(overrides: Mapping[str, Any], where: str = "") -> dict[str,
         name: _override(name, value, f"{where}.{name}" if where else name)
         for name, value in flat.items()
     }
+
+
+def execution_overrides(path: str) -> dict[str, Record]:
+    """`"execution.field"` -> record of a file with one table, `[execution]`, of such values.
+
+    **Raises:** `UserError` for anything else.
+    """
+    content = read_toml(path)
+    for key in content:
+        if key != "execution":
+            raise unknown_name("table", key, ("execution",), where=path)
+    return override_records({"execution": content.get("execution", {})}, path)
 
 
 def _override(name: str, value: Any, where: str) -> Record:

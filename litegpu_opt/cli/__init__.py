@@ -82,7 +82,22 @@ validate.command(
     name="machine",
     help="Area, peaks, bandwidth, TDP and bill of materials against every chip of the catalogue.",
 )
+validate.command(
+    f"{__name__}.validate:kernels",
+    name="kernels",
+    help="Times of measured kernels that no fit has used.",
+)
+validate.command(
+    f"{__name__}.validate:serving",
+    name="serving",
+    help="Times of measured requests that no fit has used.",
+)
 app.command(validate)
+app.command(
+    f"{__name__}.calibrate:calibrate",
+    name="calibrate",
+    help="Fit the execution model to your own measured kernels.",
+)
 app.command(
     f"{__name__}.schema:schema",
     name="schema",

@@ -62,6 +62,20 @@ def choice(kind: Any, tokens: Sequence[Token]) -> Any:
     return convert(kind, tokens)
 
 
+def execution_table(_: Any, tokens: Sequence[Token]) -> str:
+    """The converter of an execution table: an entry of the catalogue, or a file."""
+    from ..catalog import names
+
+    text = tokens[0].value
+    if text not in names("execution") and not text.endswith(".toml"):
+        raise UserError(
+            f"{shown(text)} is not accepted",
+            where=tokens[0].keyword or "",
+            allowed=f"{', '.join(names('execution'))}, or a .toml file",
+        )
+    return text
+
+
 def degree(meaning: str) -> Parameter:
     """An option for a degree of parallelism, the same in both pools."""
     return Parameter(help=f"{meaning} [default: 1].", converter=whole(1, LARGEST_BATCH))
@@ -147,10 +161,12 @@ class Serving:
         Parameter(help="Number format on the network [default: bf16].", converter=choice),
     ] = None
     execution: Annotated[
-        Literal["ideal", "calibrated"] | None,
+        str | None,
         Parameter(
-            help="ideal: peak rates, hard roofline, no latencies [default: calibrated].",
-            converter=choice,
+            help="ideal: peak rates, hard roofline, no latencies; calibrated, ampere, blackwell: "
+            "fitted to H100, A100, B200; or a .toml file of litegpu calibrate [default: "
+            "calibrated].",
+            converter=execution_table,
         ),
     ] = None
     batch_prefill: Annotated[

@@ -166,19 +166,47 @@ class Rating(eqx.Module):
 
 
 class Execution(eqx.Module):
-    """How much of the peaks real software reaches, and its fixed times."""
+    """How much of the peaks real software reaches, and its fixed times.
+
+    On hardware that does not exist every leaf keeps its value. What that means: shares of a rate
+    (efficiencies, `pass_slowdown`) follow the rate; times in us (`launch_us` to `sequence_us`,
+    `request_ms`) do not shrink with the die, which is what small dies in large groups lose most to;
+    the keys of `attention_extra_keys` belong to the tiles of an SM and stay with an SM of the same
+    rate; time per hop and per root of a message follow hop and bandwidth.
+    """
 
     compute_efficiency_bf16: Array = leaf()
     compute_efficiency_fp8: Array = leaf()
     attention_efficiency: Array = leaf()
     memory_efficiency: Array = leaf()
     network_efficiency: Array = leaf()
+    attention_extra_keys: Array = leaf()
+    """Keys that every query of a prompt costs beyond those it sees: tiles that are not full."""
+    pass_slowdown: Array = leaf()
+    """Time of separate elementwise passes over that of their bytes at the peak; 0 where they are
+    part of the kernels beside them."""
+    fixed_time_factor: Array = leaf()
+    """Fixed times of a software stack over those of kernels measured on their own."""
     launch_us: Array = leaf()
+    """Of any kernel."""
+    launch_us_per_k: Array = leaf()
+    """Of a matrix product, for every 1024 products that are summed into a result."""
+    attention_us: Array = leaf()
+    """Of an attention call, beyond a kernel's."""
+    pass_us: Array = leaf()
+    """Of a separate elementwise pass."""
+    sequence_us: Array = leaf()
+    """Of a step for each of its sequences: sampling and the host."""
+    request_ms: Array = leaf()
+    """Of a request before its first token: server, tokeniser, scheduler."""
     collective_us: Array = leaf()
     collective_us_per_step: Array = leaf()
     reference_hop_us: Array = leaf()
     """Latency of a hop, link and switch, where the time per step was measured."""
     collective_us_per_sqrt_mb: Array = leaf()
+    reference_network_gb_s: Array = leaf()
+    """Bandwidth of the device where the time per root of a message was measured: it goes with the
+    root of the bandwidth as well."""
     overlap_exponent: Array = leaf()
     memory_usable_share: Array = leaf()
     power_capped: Array = leaf()

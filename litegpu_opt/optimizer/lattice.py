@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 
 from ..catalog import offered_gb
@@ -20,8 +21,9 @@ from ..numerics import AnyArray
 from ..space import DESIGN_VARIABLES
 from ..study import Study
 from .branches import hold, stack, with_aspect
-from .ended import Ended
+from .ended import Ended, solved
 from .groups import Group, study_technologies
+from .lanes import put
 from .solved import Solved
 from .solving import Progress, settle, solve, take
 
@@ -247,8 +249,14 @@ def _solve(
         return {}
     branches = stack([item.branch for _, item in rows])
     outcome = solve(branches, np.stack([item.x for _, item in rows]), stage, progress)
-    if not bound_of_parent:  # else bounds are not asked for, and need no proof
-        outcome = settle(branches, np.arange(len(rows)), outcome, progress)
+    # where bounds are not asked for, only a group without any solution needs a second look
+    groups = np.array([n for n, _ in rows])
+    again = np.flatnonzero(~(bound_of_parent & np.isin(groups, groups[solved(outcome)])))
+    if again.size:
+        looked = settle(
+            take(branches, again), np.arange(len(again)), take(outcome, again), progress
+        )
+        outcome = jax.tree.map(lambda old, new: put(old, again, new), outcome, looked)
     end = Ended(take(outcome, (slice(None), None)))
     found: dict[int, list[Solved]] = {n: [] for n, _ in rows}
     for (n, item), x, value, bound in zip(rows, outcome.x, end.value, end.bound, strict=True):

@@ -29,9 +29,9 @@ from .serving import Deployed
 BASES = ("cost", "price")
 """Entries of the prices: bills of materials, and with a gross margin on the accelerator."""
 
-RESOURCES = ("compute", "memory", "launch", "collective", "wire")
+RESOURCES = ("compute", "memory", "pass", "launch", "collective", "wire")
 """Terms of the time of an operator."""
-LATENCIES = ("launch", "collective")
+LATENCIES = ("pass", "launch", "collective")
 """Those that ideal execution leaves out."""
 
 
@@ -94,7 +94,14 @@ def _breakdown(
     pools = build_pools(workload, deployment.prefill, deployment.decode)
     times = metrics.services.times
     terms = np.stack(
-        [times.compute_ms, times.memory_ms, times.launch_ms, times.hop_ms, times.wire_ms]
+        [
+            times.compute_ms,
+            times.memory_ms,
+            times.pass_ms,
+            times.launch_ms,
+            times.hop_ms,
+            times.wire_ms,
+        ]
     )
     totals = np.asarray(times.total_ms(roof))
     phases: dict[str, list[dict[str, Any]] | None] = {}

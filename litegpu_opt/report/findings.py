@@ -16,7 +16,7 @@ NOT_MODELLED = (
     "cold-plate cost",
     "idle power of links",
     "activation memory beyond the 10 % reserve",
-    "efficiency by kernel shape (the efficiency priors are not fitted yet)",
+    "kernels on dies smaller than any measured one (their fixed times stay, in us)",
 )
 """What the model leaves out and a reader might expect."""
 

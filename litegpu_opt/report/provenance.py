@@ -15,6 +15,9 @@ LETTERS = tuple(letter for letter in TRUST if letter != "user")
 MOST_NAMED = 3
 """Weak inputs of a table that are named on the screen; JSON has them all."""
 
+_DEFINITIONS = "reference_"
+"""Execution values that say where others were measured."""
+
 COMPARED = {
     "die_area_mm2": "die area",
     "tdp_w": "TDP",
@@ -127,6 +130,8 @@ def _named(names: list[str]) -> str:
 def _factors(execution: Mapping[str, Mapping[str, Any]]) -> str:
     by_trust: dict[str, list[str]] = {}
     for name, row in execution.items():
+        if name.startswith(_DEFINITIONS):
+            continue
         stated = f"{name} {figure(row['value'])} {row['unit']}".strip()
         by_trust.setdefault(row["trust"], []).append(stated)
     return "; ".join(f"trust {letter}: {', '.join(rows)}" for letter, rows in by_trust.items())

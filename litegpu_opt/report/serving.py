@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import equinox as eqx
 
-from ..catalog import Accelerator, Record
+from ..catalog import Accelerator, Record, execution_overrides
 from ..deployment import Deployment, check_batch
 from ..errors import UserError
 from ..evaluation import Metrics, evaluate, throttled
@@ -59,6 +59,7 @@ def deploy(
 
     **Arguments:**
 
+    - `execution`: entry of the catalogue, or path of a `.toml` file of `litegpu calibrate`.
     - `clocks_ghz`: of prefill and decode; the chip's own, or below it where its TDP asks for that,
       where there is none.
 
@@ -83,7 +84,10 @@ def deploy(
                 where=f"--clock-{phase}",
                 allowed=f"at most {full_ghz:g} GHz",
             )
-    technology = accelerator.technology(execution=execution, prices=basis)
+    entry, overrides = execution, {}
+    if execution.endswith(".toml"):
+        entry, overrides = "calibrated", execution_overrides(execution)
+    technology = accelerator.technology(overrides, execution=entry, prices=basis)
     ideal = execution == "ideal"
     roof = HardRoof() if ideal else SoftRoof(technology.execution.overlap_exponent)
     deployment = Deployment(
@@ -106,6 +110,6 @@ def deploy(
         workload=workload,
         deployment=replace(deployment, **asked),
         technology=technology,
-        constants=accelerator.provenance(execution=execution, prices=basis),
+        constants=accelerator.provenance(overrides, execution=entry, prices=basis),
         roof=roof,
     )

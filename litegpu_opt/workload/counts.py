@@ -12,14 +12,14 @@ import numpy as np
 from jax import Array
 
 from ..numerics import TINY, AnyArray
-from .operators import Operator, stage_kinds
+from .operators import Number, Operator, stage_kinds
 from .parallelism import Parallelism
 from .precision import Precision
 from .traffic import Workload
 from .transformer import Transformer
 
 
-MEGA, GIGA, TERA = 1e6, 1e9, 1e12
+KIBI, MEGA, GIGA, TERA = 1024.0, 1e6, 1e9, 1e12
 LEAST_LOG_MISS = -700.0
 """Stands in for the logarithm of 0: every token goes to every expert."""
 
@@ -46,7 +46,7 @@ class RoutedExperts(ExpertCounts):
 
     def touched(self, batch: Array) -> Array:
         """Expected number, E (1 - (1 - k/E)^n)."""
-        return -self.held * jnp.expm1(batch * self.log_miss_per_seq)
+        return -jnp.asarray(self.held) * jnp.expm1(batch * self.log_miss_per_seq)
 
 
 class OperatorCounts(eqx.Module):
@@ -67,10 +67,20 @@ class OperatorCounts(eqx.Module):
     repeats: Array
     launches: Array
     """Kernels started."""
+    depth_k: Array
+    """Products summed into a result of a matrix product, in units of 1024."""
+    attentions: Array
+    """Attention calls (0 or 1)."""
+    passes: Array
+    """Elementwise kernels that may be part of the others: rotation, activation, quantisation."""
+    pass_gb_per_seq: Array
+    """Bytes that they read and write."""
     tflop_bf16_per_seq: Array
     tflop_fp8_per_seq: Array
     tflop_attention_per_seq: Array
     """Score and value products, at the activations' rate."""
+    tflop_attention_per_key_and_seq: Array
+    """The same if every query of a prompt saw one key more; 0 in decode."""
     weight_gb: Array
     """Bytes read once whatever the batch."""
     traffic_gb_per_seq: Array
@@ -83,6 +93,9 @@ class OperatorCounts(eqx.Module):
     """Size of the tensor that the collective reduces, gathers or spreads."""
     wire_gb_per_seq: Array
     """Bytes through the busier direction of the device's link, algorithm factor included."""
+    sampled: Array
+    """Sequences of one replica, per sequence of the group, where the operator ends in new tokens.
+    """
     experts: ExpertCounts | None
     """`None` for a model without experts."""
 
@@ -152,6 +165,10 @@ class _Columns(NamedTuple):
     stages: np.ndarray
     repeats: np.ndarray
     launches: np.ndarray
+    depth: np.ndarray
+    attentions: np.ndarray
+    passes: np.ndarray
+    pass_bytes_per_token: np.ndarray
     weight_bytes: np.ndarray
     read_always: np.ndarray
     flop_per_token: np.ndarray
@@ -183,6 +200,10 @@ def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode
     def column(value: Callable[[Operator], object]) -> np.ndarray:
         return np.array([float(value(operator)) for _, operator in rows])  # pyright: ignore[reportArgumentType]
 
+    def quantised(o: Operator) -> Number:
+        """Numbers per token that are read as activations and written in 8 bits."""
+        return precision.of_part(o.part, model).eight_bit_math * o.quantised_per_token
+
     def log_miss(o: Operator) -> float:
         """Per token of a replica."""
         if o.routing is None:
@@ -195,6 +216,12 @@ def _columns(model: Transformer, precision: Precision, p: Parallelism, *, decode
         stages=np.array([float(count) for count, _ in kinds]),
         repeats=np.array([float(repeats) for repeats, _ in rows]),
         launches=column(lambda o: o.launches),
+        depth=column(lambda o: o.depth),
+        attentions=column(lambda o: o.flop_per_pair > 0),
+        passes=column(lambda o: o.passes + (quantised(o) > 0)),
+        pass_bytes_per_token=column(
+            lambda o: o.passed_per_token * moved + quantised(o) * (moved + 1)
+        ),
         weight_bytes=column(
             lambda o: o.read * precision.of_part(o.part, model).bytes + o.vectors * moved
         ),
@@ -247,14 +274,20 @@ def _counts(
         device_share=jnp.asarray(c.stages @ c.stage / p.pp),
         repeats=jnp.asarray(c.repeats),
         launches=jnp.asarray(c.launches),
+        depth_k=jnp.asarray(c.depth / KIBI),
+        attentions=jnp.asarray(c.attentions),
+        passes=jnp.asarray(c.passes),
+        pass_gb_per_seq=passing * c.pass_bytes_per_token / GIGA,
         tflop_bf16_per_seq=linear * (1.0 - c.eight_bit),
         tflop_fp8_per_seq=linear * c.eight_bit,
         tflop_attention_per_seq=share * pairs(c.window) * c.flop_per_pair / TERA,
+        tflop_attention_per_key_and_seq=(0.0 if decode else 1.0) * passing * c.flop_per_pair / TERA,
         weight_gb=jnp.asarray(c.read_always * c.weight_bytes / GIGA),
         traffic_gb_per_seq=(passing * c.bytes_per_token + read * c.bytes_per_context) / GIGA,
         collectives=jnp.asarray(c.calls),
         steps=jnp.asarray(c.steps),
         message_mb_per_seq=passing * c.message_bytes / MEGA,
         wire_gb_per_seq=passing * c.wire_bytes / GIGA,
+        sampled=jnp.asarray(share * c.last_token),
         experts=experts if model.has_experts else None,
     )

@@ -48,7 +48,9 @@ USABLE = {
 }
 
 TOTALS = {
-    "ttft_ms": Quantity("prefill_through_ms + handover_ms", "ms", "time to first token"),
+    "ttft_ms": Quantity(
+        "prefill_through_ms + handover_ms + execution.request_ms", "ms", "time to first token"
+    ),
     "handover_ms": Quantity(
         "1000 * prefill.batch * prefill.handover_gb_per_seq / usable_network_gb_s",
         "ms",
@@ -173,14 +175,29 @@ _TIMES = (
     ("tflop_bf16", "tflop_bf16_per_seq", "TFLOP"),
     ("tflop_fp8", "tflop_fp8_per_seq", "TFLOP"),
     ("tflop_attention", "tflop_attention_per_seq", "TFLOP"),
+    ("tflop_attention_key", "tflop_attention_per_key_and_seq", "TFLOP"),
     ("repeats", "repeats", ""),
     ("launches", "launches", ""),
+    ("depth_k", "depth_k", ""),
+    ("attentions", "attentions", ""),
+    ("passes", "passes", ""),
+    ("pass_gb", "pass_gb_per_seq", "GB"),
+    ("sampled", "sampled", ""),
     ("collectives", "collectives", ""),
     ("steps", "steps", ""),
     ("message_mb", "message_mb_per_seq", "MB"),
     ("wire_gb", "wire_gb_per_seq", "GB"),
 )
 """Name in a formula, field of `OperatorCounts`, unit."""
+
+
+_FIXED = (
+    ("launches", "launch_us"),
+    ("depth_k", "launch_us_per_k"),
+    ("attentions", "attention_us"),
+    ("passes", "pass_us"),
+)
+"""Count of an operator and its leaf in the fixed times of kernels."""
 
 
 def _operators(
@@ -218,6 +235,11 @@ def _operator(
         for kind in ("bf16", "fp8", "attention")
         if f"tflop_{kind}" in given
     ]
+    if "tflop_attention_key" in given:
+        flops.append(
+            f"execution.attention_extra_keys * {table}.tflop_attention_key"
+            " / usable_attention_tflop_s"
+        )
     if flops:
         quantities[f"{table}_compute_ms"] = Quantity(
             f"{table}.repeats * 1000 * {part} * ({' + '.join(flops)})",
@@ -233,13 +255,23 @@ def _operator(
             f"{phase} memory",
         )
     terms = [_roof(list(quantities), deployed)] if quantities else []
-    if "launches" in given:
-        terms.append(f"{table}.repeats * {table}.launches * execution.launch_us / 1000")
+    fixed = [f"{table}.{count} * execution.{leaf}" for count, leaf in _FIXED if count in given]
+    if fixed:
+        kernels = " + ".join(fixed)
+        terms.append(f"{table}.repeats * execution.fixed_time_factor * ({kernels}) / 1000")
+    if "sampled" in given:
+        terms.append(f"{table}.repeats * {part} * {table}.sampled * execution.sequence_us / 1000")
+    if "pass_gb" in given:
+        terms.append(
+            f"{table}.repeats * {part} * execution.pass_slowdown * {table}.pass_gb / memory_tb_s"
+        )
     if "collectives" in given:
         terms.append(
-            f"{table}.repeats * {table}.collectives * (execution.collective_us"
-            f" + execution.collective_us_per_step * relative_hop * {table}.steps"
-            f" + execution.collective_us_per_sqrt_mb * sqrt({part} * {table}.message_mb)) / 1000"
+            f"{table}.repeats * {table}.collectives * (execution.fixed_time_factor"
+            " * (execution.collective_us"
+            f" + execution.collective_us_per_step * relative_hop * {table}.steps)"
+            f" + execution.collective_us_per_sqrt_mb * sqrt({part} * {table}.message_mb"
+            " * execution.reference_network_gb_s / design.network_gb_s)) / 1000"
         )
     if "wire_gb" in given:
         terms.append(f"{table}.repeats * 1000 * {part} * {table}.wire_gb / usable_network_gb_s")

@@ -2,7 +2,15 @@
 
 from .attention import cache_per_token
 from .model import stage_kinds, stage_layers, stages
-from .operator import Operator, Routing
+from .operator import Number, Operator, Routing
 
 
-__all__ = ["Operator", "Routing", "cache_per_token", "stage_kinds", "stage_layers", "stages"]
+__all__ = [
+    "Number",
+    "Operator",
+    "Routing",
+    "cache_per_token",
+    "stage_kinds",
+    "stage_layers",
+    "stages",
+]

@@ -44,7 +44,8 @@ def grouped(a: GroupedAttention, h: int, p: Parallelism, *, decode: bool) -> lis
     """Multi-head, grouped and multi-query attention.
 
     - qkv: h (q + 2k) e parameters, h (q + k) e where one projection makes keys and values; moves
-      h + q e per token and writes the cache, 2k e / c.
+      h + q e per token and writes the cache, 2k e / c. Its pass rotates queries and keys: reads and
+      writes (q + k) e.
     - attention (fused): 4 q e FLOPs per pair (scores and values, a multiply and an add each);
       moves queries and results, 2 q e per token, and reads the cache once, 2k e / c per context.
     - output: q e h.
@@ -63,6 +64,10 @@ def grouped(a: GroupedAttention, h: int, p: Parallelism, *, decode: bool) -> lis
             held=h * columns,
             read=h * columns,
             vectors=a.input_bias * columns + a.head_norms * 2 * e,
+            depth=h,
+            quantised_per_token=h,
+            passes=1,
+            passed_per_token=2 * (q + k) * e,
             flop_per_token=2 * h * columns,
             moved_per_token=h + q * e,
             cached_per_token=cached,
@@ -86,7 +91,8 @@ def latent(a: LatentAttention, h: int, p: Parallelism, *, decode: bool) -> list[
 
     - qkv_down: h to the latents of the query (r_q) and of the cache (r + e_rope); on every rank in
       full, with the norms of both latents.
-    - q_up: q (e_nope + e_rope) query columns, from r_q or from h.
+    - q_up: q (e_nope + e_rope) query columns, from r_q or from h. Its pass rotates queries and the
+      one key: reads and writes (q + 1) e_rope.
     - kv_up: r q (e_nope + e_value) parameters. As written, keys and values of all heads are made of
       the cached latents, 2 r q (e_nope + e_value) FLOPs per context. Absorbed, queries go into the
       latent space and results come out of it, the same FLOPs per token.
@@ -107,7 +113,8 @@ def latent(a: LatentAttention, h: int, p: Parallelism, *, decode: bool) -> list[
         moved=h + query_rank,
         cached=cache_per_token(a, p),
     )
-    q_up = linear("q_up", "attention", a.query_rank or h, q * key_dim)
+    rotated = 2 * (q + 1) * a.rope_dim
+    q_up = linear("q_up", "attention", a.query_rank or h, q * key_dim, passed=rotated)
     output = linear("output", "attention", q * a.value_dim, h)
     up = r * q * (a.nope_dim + a.value_dim)
     if not latent_absorbed(p, decode=decode):
@@ -118,6 +125,7 @@ def latent(a: LatentAttention, h: int, p: Parallelism, *, decode: bool) -> list[
                 "kv_up",
                 held=up,
                 read=up,
+                depth=r,
                 flop_per_context=2 * up,
                 cached_per_context=cache_dim,
                 moved_per_context=q * (a.nope_dim + a.value_dim),
@@ -139,6 +147,7 @@ def latent(a: LatentAttention, h: int, p: Parallelism, *, decode: bool) -> list[
             launches=2,
             held=up,
             read=up,
+            depth=r,
             flop_per_token=2 * up,
             moved_per_token=q * (a.nope_dim + 2 * r + a.value_dim),
             exchange=all_gather(c * q * cache_dim, c, p.collective),

@@ -17,12 +17,12 @@ def dense(mlp: DenseMlp, h: int, p: Parallelism) -> list[Operator]:
     """Gated or plain MLP.
 
     - up: h m f parameters. The activation function is part of the kernel: one column of f leaves
-      it, gated or not.
+      it, gated or not. Where it is a pass of its own, that reads m f and writes f.
     - down: f h; the results of the ranks are summed.
     """
     f, m = mlp.width // p.tp, mlp.input_matrices
     return [
-        linear("up", "mlp", h, m * f, vectors=mlp.bias * m * f, moved=h + f),
+        linear("up", "mlp", h, m * f, vectors=mlp.bias * m * f, moved=h + f, passed=(m + 1) * f),
         linear(
             "down",
             "mlp",
@@ -62,7 +62,8 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
     routing = Routing(
         held=mlp.count // p.ep, count=mlp.count, per_token=k, replicas=p.expert_replicas
     )
-    exchanged = all_to_all(whole(own * results * h), p.ranks, p.collective) if spread else NOTHING
+    received = whole(own * results * h) if spread else h
+    exchanged = all_to_all(received, p.ranks, p.collective) if spread else NOTHING
     whole_tokens = (
         all_gather(h, p.tp, p.collective) if spread else all_reduce(h, p.tp, p.collective)
     )
@@ -73,6 +74,7 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             held=h * mlp.count,
             read=h * mlp.count,
             vectors=mlp.router_bias * mlp.count + mlp.shared_gate * h,
+            depth=h,
             flop_per_token=whole(own * 2 * h * (mlp.count + mlp.shared_gate)),
             moved_per_token=whole(own * (h + mlp.count)),
             exchange=exchanged,
@@ -84,6 +86,10 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             read=h * m * f,
             vectors=mlp.bias * m * f,
             routing=routing,
+            depth=h,
+            quantised_per_token=received,
+            passes=1,
+            passed_per_token=visits * (m + 1) * f,
             flop_per_token=visits * 2 * h * m * f,
             moved_per_token=visits * (h + f),
         ),
@@ -94,6 +100,8 @@ def mixture(mlp: Experts, h: int, p: Parallelism) -> list[Operator]:
             read=f * h,
             vectors=mlp.bias * h,
             routing=routing,
+            depth=f,
+            quantised_per_token=visits * f,
             flop_per_token=visits * 2 * f * h,
             moved_per_token=visits * (f + h),
             exchange=exchanged,
@@ -131,16 +139,24 @@ def _shared(mlp: Experts, h: int, p: Parallelism, own: Fraction) -> list[Operato
         return []
     m = mlp.input_matrices
     f = mlp.shared_width if p.ep > 1 else mlp.shared_width // p.tp
+    passed = whole(own * (m + 1) * f)
     return [
         Operator(
             name,
             part="mlp",
             held=size,
             read=size,
+            depth=inputs,
+            quantised_per_token=whole(own * inputs),
+            passes=passes,
+            passed_per_token=passes * passed,
             flop_per_token=whole(own * 2 * size),
             moved_per_token=whole(own * (h + f)),
         )
-        for name, size in (("shared_up", h * m * f), ("shared_down", f * h))
+        for name, inputs, size, passes in (
+            ("shared_up", h, h * m * f, 1),
+            ("shared_down", f, f * h, 0),
+        )
     ]
 
 

@@ -78,6 +78,7 @@ def _lm_head(model: Transformer, p: Parallelism) -> Operator:
         part="head",
         held=0 if held_elsewhere else h * rows,
         read=h * rows,
+        depth=h,
         vectors=model.norm_parameters,
         flop_per_token=2 * h * rows,
         moved_per_token=h + rows,

@@ -49,6 +49,14 @@ class Operator:
     """Which of `formats.PARTS` its matrices belong to."""
     launches: int = 1
     """Kernels started."""
+    depth: int = 0
+    """Products that are summed into one result of a matrix product."""
+    quantised_per_token: Number = 0
+    """Inputs of a matrix product, which 8-bit matrices need in 8 bits."""
+    passes: int = 0
+    """Elementwise kernels that may as well be part of the kernels beside them."""
+    passed_per_token: Number = 0
+    """Numbers that such passes read and write, in the format of activations."""
     held: int = 0
     """Parameters of matrices that the device holds (of one expert, if there is a routing)."""
     read: int = 0
@@ -86,8 +94,10 @@ def linear(
     moved: Number | None = None,
     cached: Number = 0,
     exchange: Exchange = NOTHING,
+    passed: Number = 0,
 ) -> Operator:
-    """A matrix product: inputs x outputs parameters, 2 FLOPs each per token.
+    """A matrix product: inputs x outputs parameters, 2 FLOPs each per token; an elementwise pass of
+    `passed` numbers per token goes with it.
 
     Moves inputs + outputs numbers per token unless `moved` says otherwise.
     """
@@ -98,6 +108,10 @@ def linear(
         held=size,
         read=size,
         vectors=vectors,
+        depth=inputs,
+        quantised_per_token=inputs,
+        passes=1 if passed else 0,
+        passed_per_token=passed,
         flop_per_token=2 * size,
         moved_per_token=inputs + outputs if moved is None else moved,
         cached_per_token=cached,
