@@ -168,7 +168,8 @@ def _optima(
     multipliers = {
         n: ended[n].at_best_start(ended[n].lanes.multipliers)[ended[n].best] for n in relaxed
     }
-    tables = sensitivities_at(relaxed.values(), multipliers.values())
+    served = [groups[n].task.workloads for n in relaxed]
+    tables = sensitivities_at(relaxed.values(), multipliers.values(), served)
     sensitivities = dict(zip(relaxed, tables, strict=True))
     optima, baselines = {}, {}
     for n, item in relaxed.items():

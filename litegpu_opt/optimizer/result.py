@@ -87,7 +87,8 @@ class Optimum:
     """Limit -> elasticity: with a use 1 % lower, or a limit 1 % higher, the cost per token falls by
     this many %."""
     sensitivities: dict[str, float]
-    """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
+    """Technology leaf, or number of the workload -> elasticity of the optimal cost per token; empty
+    if withheld."""
     slopes_at_zero: dict[str, float]
     """The same for leaves that are 0 and have no elasticity: `d log(cost) / d leaf`."""
     at_box: dict[str, str]
