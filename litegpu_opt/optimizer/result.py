@@ -102,10 +102,14 @@ class Shortfall:
     """A limit that keeps a candidate from being feasible, and how far it can be pushed."""
 
     limit: str
+    meaning: str
     unit: str
-    allowed: float
+    allowed: float | None
+    """`None` for physics and market, which set other limits to other designs."""
     reachable: float | None
     """Least use with every other limit kept; `None` if no relaxation of this limit alone helps."""
+    relaxation: float | None
+    """Least use over limit, with every other limit kept; `None` as above."""
 
 
 @dataclass(frozen=True)
