@@ -46,7 +46,7 @@ class RoutedExperts(ExpertCounts):
 
     def touched(self, batch: Array) -> Array:
         """Expected number, E (1 - (1 - k/E)^n)."""
-        return -self.held * jnp.expm1(batch * self.log_miss_per_seq)
+        return -jnp.asarray(self.held) * jnp.expm1(batch * self.log_miss_per_seq)
 
 
 class OperatorCounts(eqx.Module):
