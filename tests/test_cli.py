@@ -1088,16 +1088,30 @@ def test_a_reachable_area_is_in_a_unit_that_a_study_takes():
 
 
 def test_only_limits_whose_relaxation_helps_are_named():
-    useless = {"limit": "ttft", "unit": "ms", "allowed": 1.0, "reachable": None}
-    useful = {"limit": "tbt", "unit": "ms", "allowed": 1.0, "reachable": 2.0}
+    useless = {"limit": "ttft", "unit": "ms", "allowed": 1.0}
+    useless |= {"reachable": None, "relaxation": None}
+    useful = {"limit": "tbt", "unit": "ms", "allowed": 1.0, "reachable": 2.0, "relaxation": 2.0}
     (text,) = infeasible_texts({"shortfalls": [useless, useful]})
     assert text.startswith("tbt: ") and "x2" in text
     for shortfalls in ([], [useless]):
         assert infeasible_texts({"shortfalls": shortfalls}) == [
-            "no single limit of the study helps; the memory or the group size is too small"
+            "no single limit of the study helps; the memory or the group size is too small "
+            "(--explain-infeasible pushes those limits as well)"
         ]
     (text,) = infeasible_texts({"shortfalls": [useless, useless]})
     assert "several must be relaxed together" in text
+
+
+def test_physical_limits_are_named_by_the_factor_that_helps():
+    edge = {"limit": "die_edge", "meaning": "links against the perimeter", "unit": "mm"}
+    edge |= {"allowed": None, "reachable": None, "relaxation": 1.31}
+    useless = edge | {"relaxation": None}
+    (text,) = infeasible_texts({"shortfalls": [edge, useless]})
+    assert text.startswith("die_edge (links against the perimeter): ")
+    assert 1.31 <= float(text.rpartition("x")[2]) < 1.312
+    assert infeasible_texts({"shortfalls": [useless]}) == [
+        "no single limit helps: several must be relaxed together"
+    ]
 
 
 def test_a_chip_of_the_user_must_be_buildable_as_a_baseline(finished):

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_study import STUDY, load, quiet
+from small_study import STUDY, fourth_order, load, quiet
 
 from litegpu_opt.execution.roofline import SoftRoof, for_pools
-from litegpu_opt.optimizer.branches import hold, stack
+from litegpu_opt.optimizer.assess import sensitivities_at
+from litegpu_opt.optimizer.branches import hold, stack, stacked_pools
 from litegpu_opt.optimizer.ended import solved
 from litegpu_opt.optimizer.experts import (
     CLOSE,
@@ -222,3 +223,31 @@ def test_idle_experts_weigh_nothing(groups):
     experts = groups[0].branches[0][1].pools.operators.experts
     idle = eqx.tree_at(lambda e: [e.gb, e.held, e.log_miss_per_seq], experts, [0 * experts.gb] * 3)
     assert float(jnp.max(idle.gb * idle.touched(jnp.asarray(8.0)))) == 0.0
+
+
+def test_what_a_mixture_is_worth_to_the_workload(searched, groups):
+    """Re-solved with other requests; at the optimum the true experts count, not their bounds."""
+    _, _, divided_groups, ended = searched
+    group, end = divided_groups[0], ended[0]
+    best = best_of(group, end)
+    multipliers = end.at_best_start(end.lanes.multipliers)[end.best]
+    workloads = group.task.workloads
+    [(elasticities, _)] = sensitivities_at([best], [multipliers], [workloads])
+    pairs = best.choice.pairs
+    step, branches = 0.01, []
+    for name in ("prompt_tokens", "output_tokens"):
+        for steps in (-2, -1, 1, 2):
+            there = eqx.tree_at(
+                lambda w, name=name: getattr(w.traffic, name),
+                workloads[""],
+                getattr(workloads[""].traffic, name) * math.exp(steps * step),
+            )
+            pools = stacked_pools(there, pairs, experts=True)[pairs]
+            branches.append(replace(best.branch, pools=pools))
+    lanes = stack(branches)
+    outcome = solve(lanes, np.stack([best.x] * len(branches)), "re-solved", quiet)
+    assert solved(outcome).all()
+    slopes = [fourth_order(row, step) for row in np.asarray(outcome.value).reshape(-1, 4)]
+    expected = [elasticities[f"workload.{name}_tokens"] for name in ("prompt", "output")]
+    assert slopes == pytest.approx(expected, abs=1e-6)
+    assert abs(slopes[0]) > 0.01 and abs(slopes[1]) > 0.01

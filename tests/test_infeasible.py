@@ -3,6 +3,7 @@
 import pytest
 from small_study import Searched, load
 
+from litegpu_opt.catalog import records
 from litegpu_opt.optimizer.panel import optimize
 
 
@@ -21,7 +22,7 @@ weights = "fp8"
 kv = "fp8"
 prompt_tokens = 1500
 output_tokens = 500
-ttft = "1 s"
+ttft = "{ttft} s"
 tbt = "{tbt} ms"
 
 [[candidate]]
@@ -32,8 +33,13 @@ die_area_max = "214.5 mm^2"
 
 @pytest.fixture
 def study(tmp_path):
-    def make(model, *, degree, tbt=50.0):
-        text = STUDY.format(model=model, degree=degree, tbt=repr(tbt))
+    def make(model, *, degree, tbt=50.0, ttft=1.0, stack_gb=None):
+        text = STUDY.format(model=model, degree=degree, tbt=repr(tbt), ttft=repr(ttft))
+        if stack_gb is not None:
+            text = text.replace(
+                'cooling = ["liquid"]',
+                f'cooling = ["liquid"]\noverrides = {{ "memory.stack_max_gb" = {stack_gb!r} }}',
+            )
         return load(tmp_path / "study.toml", text)
 
     return make
@@ -78,3 +84,30 @@ def test_the_smallest_relaxation_is_enough_and_less_is_not(study):
 
     assert feasible(1.001 * least)
     assert not feasible(0.999 * least)
+
+
+def test_the_smallest_relaxation_of_physical_limits_helps_and_less_does_not(study):
+    """One quarter die cannot hold 405B; with larger stacks, or fewer bytes, it could."""
+    asked = study("405b", degree=1, tbt=500.0, ttft=60.0)
+    plain = optimize(asked).panel[0].infeasible[0]
+    assert {item.limit for item in plain.shortfalls} == {"die_area_max", "ttft", "tbt"}
+    assert all(item.relaxation is None for item in plain.shortfalls)
+    [lite] = [
+        entry
+        for entry in optimize(asked, explain_infeasible=True).panel[0].infeasible
+        if entry.name == "lite"
+    ]
+    factors = {item.limit: item.relaxation for item in lite.shortfalls}
+    assert factors.keys() > {item.limit for item in plain.shortfalls}
+    # more room for stacks, or more in a stack; a larger cache or clock alone does not help
+    helpful = {limit for limit, factor in factors.items() if factor is not None}
+    assert helpful == {"die_edge", "stack_capacity_max"}
+    assert factors["die_edge"] > 1.0 and factors["stack_capacity_max"] > 1.0
+
+    def feasible(factor):
+        stack_gb = records("memory", "hbm3e")["stack_max_gb"].value
+        larger = study("405b", degree=1, tbt=500.0, ttft=60.0, stack_gb=factor * stack_gb)
+        return Searched(larger).group("lite")[1].best is not None
+
+    assert feasible(1.001 * factors["stack_capacity_max"])
+    assert not feasible(0.999 * factors["stack_capacity_max"])

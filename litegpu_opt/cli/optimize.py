@@ -51,6 +51,14 @@ def optimize(
             converter=whole(1, 64),
         ),
     ] = None,
+    explain_infeasible: Annotated[
+        bool,
+        Parameter(
+            help="Where nothing is feasible: the smallest relaxation of every limit, physics and "
+            "market too. Without it, of the study's own limits.",
+            negative="",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Search the best accelerators of a study on each of its workloads, and certify them.
@@ -78,7 +86,7 @@ def optimize(
         from ..report.panel import panel_sections
         from ..report.result_json import panel_json
 
-        result = search(asked, report)
+        result = search(asked, report, explain_infeasible=explain_infeasible)
     content = panel_json(result, dict.fromkeys(changed, "flag"))
     if out is not None:
         _write(out, resolved_toml(asked, changed), content)

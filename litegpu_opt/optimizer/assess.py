@@ -1,6 +1,6 @@
 """Metrics and sensitivities at solved points, many at a time in one compiled program each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import equinox as eqx
 import jax
@@ -13,9 +13,11 @@ from ..execution.roofline import SoftRoof, for_pools
 from ..machine.design import Design
 from ..machine.technology import Technology
 from ..programs import compiled
+from ..workload.pool import Pool
+from ..workload.traffic import Workload
 from .branches import stack
 from .problem import Branch, values_at
-from .sensitivity import by_name, technology_elasticities
+from .sensitivity import lagrangian_slopes, technology_elasticities, workload_elasticities
 from .solved import Solved
 
 
@@ -50,11 +52,8 @@ def _assess_rows(branches: Branch, points: Array, prompts: Array) -> tuple[Metri
 
 
 @compiled
-def _elasticity_rows(branches: Branch, points: Array, multipliers: Array) -> Technology:
-    def one(branch: Branch, x: Array, multiplier: Array) -> Technology:
-        return technology_elasticities(branch, x, multiplier)
-
-    return jax.vmap(one)(branches, points, multipliers)
+def _slope_rows(branches: Branch, points: Array, multipliers: Array) -> tuple[Technology, Pool]:
+    return jax.vmap(lagrangian_slopes)(branches, points, multipliers)
 
 
 def _rows(tree, count: int) -> list:
@@ -79,25 +78,26 @@ def assess_solved(items: Iterable[Solved], prompts: Sequence[float]) -> list[tup
 
 
 def sensitivities_at(
-    items: Iterable[Solved], multipliers: Iterable[np.ndarray]
+    items: Iterable[Solved],
+    multipliers: Iterable[np.ndarray],
+    workloads: Iterable[Mapping[str, Workload]],
 ) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """For each item, `"table.field"` -> elasticity of the optimal cost per token, and for leaves
-    that are 0 the slope of its logarithm.
+    """For each item, `"table.field"` and `"workload.number"` -> elasticity of the least objective,
+    and for leaves that are 0 the slope of its logarithm.
+
+    **Arguments:**
+
+    - `workloads`: of each item, by label.
     """
     items = list(items)
     branches = stack(_padded([item.branch for item in items]))
     points = np.stack(_padded([item.x for item in items]))
-    table = _elasticity_rows(branches, points, np.stack(_padded(list(multipliers))))
-    return [
-        _apart(by_name(row), by_name(item.branch.technology))
-        for row, item in zip(_rows(table, len(items)), items, strict=True)
-    ]
-
-
-def _apart(
-    slopes: dict[str, float], leaves: dict[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-    return (
-        {name: slope for name, slope in slopes.items() if leaves[name] != 0.0},
-        {name: slope for name, slope in slopes.items() if leaves[name] == 0.0},
-    )
+    table = _slope_rows(branches, points, np.stack(_padded(list(multipliers))))
+    found = []
+    for (of_technology, of_pools), item, served in zip(
+        _rows(table, len(items)), items, workloads, strict=True
+    ):
+        elasticities, slopes = technology_elasticities(item.branch.technology, of_technology)
+        elasticities |= workload_elasticities(served, item.choice.pairs, of_pools)
+        found.append((elasticities, slopes))
+    return found

@@ -54,8 +54,18 @@ NEGLIGIBLE = 1e-6
 """A multiplier, or a distance to the box, below this is zero."""
 
 
-def optimize(study: Study, progress: Progress = lambda stage, done, total: None) -> PanelResult:
+def optimize(
+    study: Study,
+    progress: Progress = lambda stage, done, total: None,
+    *,
+    explain_infeasible: bool = False,
+) -> PanelResult:
     """Search every candidate of a study on every workload, and certify what is found.
+
+    **Arguments:**
+
+    - `explain_infeasible`: for what cannot serve, the smallest relaxation of every limit; without
+      it, of those that the study sets.
 
     **Raises:** `UserError` for an unknown model or accelerator.
     """
@@ -79,7 +89,7 @@ def optimize(study: Study, progress: Progress = lambda stage, done, total: None)
     with stage("buildable"):
         built = search_buildable(groups, ended, study, progress)
     with stage("infeasible"):
-        shortfalls = search_shortfalls(groups, ended, progress)
+        shortfalls = search_shortfalls(groups, ended, progress, physical=explain_infeasible)
     with stage("report"):
         optima, baselines = _optima(groups, workloads, ended, hard, built)
     with stage("questions"):
@@ -209,7 +219,8 @@ def _optima(
     multipliers = {
         n: ended[n].at_best_start(ended[n].lanes.multipliers)[ended[n].best] for n in relaxed
     }
-    tables = sensitivities_at(relaxed.values(), multipliers.values())
+    served = [groups[n].task.workloads for n in relaxed]
+    tables = sensitivities_at(relaxed.values(), multipliers.values(), served)
     sensitivities = dict(zip(relaxed, tables, strict=True))
     optima, baselines = {}, {}
     for n, item in relaxed.items():

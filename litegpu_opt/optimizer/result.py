@@ -87,7 +87,8 @@ class Optimum:
     """Limit -> elasticity: with a use 1 % lower, or a limit 1 % higher, the cost per token falls by
     this many %."""
     sensitivities: dict[str, float]
-    """Technology leaf -> elasticity of the optimal cost per token; empty if withheld."""
+    """Technology leaf, or number of the workload -> elasticity of the optimal cost per token; empty
+    if withheld."""
     slopes_at_zero: dict[str, float]
     """The same for leaves that are 0 and have no elasticity: `d log(cost) / d leaf`."""
     at_box: dict[str, str]
@@ -101,10 +102,14 @@ class Shortfall:
     """A limit that keeps a candidate from being feasible, and how far it can be pushed."""
 
     limit: str
+    meaning: str
     unit: str
-    allowed: float
+    allowed: float | None
+    """`None` for physics and market, which set other limits to other designs."""
     reachable: float | None
     """Least use with every other limit kept; `None` if no relaxation of this limit alone helps."""
+    relaxation: float | None
+    """Least use over limit, with every other limit kept; `None` as above."""
 
 
 @dataclass(frozen=True)

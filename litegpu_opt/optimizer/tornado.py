@@ -72,6 +72,6 @@ def search_tornados(
 
 
 def _largest(slopes: Mapping[str, float], records: Mapping[str, Record], count: int) -> list[str]:
-    """The assumptions with a range that matter most."""
-    ranged = [name for name in slopes if records[name].low < records[name].high]
+    """The assumptions with a range that matter most; numbers of the workload have none."""
+    ranged = [name for name in slopes if name in records and records[name].low < records[name].high]
     return sorted(ranged, key=lambda name: -abs(slopes[name]))[:count]

@@ -188,17 +188,26 @@ def infeasible_texts(entry: Result) -> list[str]:
     """What keeps a candidate or baseline from being feasible: the limits whose relaxation helps."""
     if count := open_branches(entry):
         return [f"not solved: {count} {'branch is' if count == 1 else 'branches are'} open"]
-    helpful = [row for row in entry["shortfalls"] if row["reachable"] is not None]
+    helpful = [row for row in entry["shortfalls"] if row["relaxation"] is not None]
     if helpful:
         return [shortfall_text(row) for row in helpful]
+    if any(row["allowed"] is None for row in entry["shortfalls"]):
+        return ["no single limit helps: several must be relaxed together"]
     several = "several must be relaxed together, or " if len(entry["shortfalls"]) > 1 else ""
     return [
-        f"no single limit of the study helps; {several}the memory or the group size is too small"
+        f"no single limit of the study helps; {several}the memory or the group size is too small "
+        "(--explain-infeasible pushes those limits as well)"
     ]
 
 
 def shortfall_text(shortfall: Result) -> str:
     """A limit that cannot be met, with the smallest relaxation that helps."""
+    if shortfall["allowed"] is None:
+        factor = _rounded_up(Decimal(shortfall["relaxation"]) * (1 + SOLVER_ERROR))
+        return (
+            f"{shortfall['limit']} ({shortfall['meaning']}): with every other limit kept, "
+            f"smallest relaxation that helps: x{factor:f}"
+        )
     unit = shortfall["unit"].replace("mm2", "mm^2")  # as a study file takes it
     allowed = Decimal(repr(float(shortfall["allowed"])))
     reachable = Decimal(repr(float(shortfall["reachable"])))

@@ -43,7 +43,7 @@ def workload_section(workload: Result) -> Section:
     if any(optimum["buildable"] for optimum in optima):
         blocks.append(_buildable(optima, workload["objective_text"]))
     if optima:
-        blocks += [_limits(optima), _starts(optima)]
+        blocks += [_limits(optima), *_lengths(optima), _starts(optima)]
     blocks += question_blocks(workload)
     blocks += [
         f"{entry['name']}{'' if open_branches(entry) else ' is not feasible'}: "
@@ -202,6 +202,26 @@ def _elasticity(multiplier: float | None) -> str:
     if multiplier is None:
         return NOT_APPLICABLE
     return f"-{figure(multiplier, 3)} %" if multiplier >= LEAST_ELASTICITY else "slack"
+
+
+_LENGTHS = {
+    "workload.prompt_tokens": "prompts 1 % longer",
+    "workload.output_tokens": "answers 1 % longer",
+}
+
+
+def _lengths(optima: list[Result]) -> list[str]:
+    """What longer requests cost, where sensitivities are not withheld."""
+    known = [optimum for optimum in optima if optimum["sensitivities"]]
+    changes = [
+        f"{words}: "
+        + ", ".join(
+            f"{optimum['name']} {optimum['sensitivities'][name]:+.3f} %" for optimum in known
+        )
+        for name, words in _LENGTHS.items()
+        if all(name in optimum["sensitivities"] for optimum in known)
+    ]
+    return [f"Change of the objective with {'; '.join(changes)}."] if known and changes else []
 
 
 _BRANCHES = (

@@ -32,7 +32,7 @@ from .questions_json import objective_text, questions_json
 
 
 TOP_ASSUMPTIONS = 15
-"""Technology values that are listed with their source, by elasticity."""
+"""Assumptions that are listed with their source, by elasticity."""
 
 Entries = Mapping[str, Mapping[str, str]]
 """Name of a combination of technologies -> table -> entry."""
@@ -187,11 +187,21 @@ def _optimum(
         "sensitivities": dict(optimum.sensitivities),
         "slopes_at_zero": dict(optimum.slopes_at_zero),
         "top_assumptions": _assumptions(
-            optimum.sensitivities, provenance(study.technology.overrides, **chosen)
+            optimum.sensitivities,
+            provenance(study.technology.overrides, **chosen) | _asked_of(workload),
         ),
         "starts": asdict(optimum.starts),
         "at_box": dict(optimum.at_box),
         "buildable": _buildable(optimum.buildable, workload, study, entries),
+    }
+
+
+def _asked_of(workload: Workload) -> dict[str, Record]:
+    """The numbers of a workload, as the study states them."""
+    numbers = {**vars(workload.traffic), **vars(workload.slo)}
+    return {
+        f"workload.{name}": Record.exact(float(value), name.rpartition("_")[2], "the study")
+        for name, value in numbers.items()
     }
 
 
