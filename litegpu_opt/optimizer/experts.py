@@ -128,8 +128,8 @@ def below(branches: Branch) -> Branch:
     """Convex problems that are nowhere more expensive than the branches, with a lane axis."""
     at = _batches(branches.pool_count)
     free, fixed = branches.free[:, at], branches.fixed[:, at]
-    ends = [np.where(free, end[:, at], fixed) for end in (branches.lower, branches.upper)]
-    return _with_experts(branches, *ends)
+    lower, upper = (np.where(free, end[:, at], fixed) for end in (branches.lower, branches.upper))
+    return _with_experts(branches, lower, upper)
 
 
 def below_between(branch: Branch, lower: Array, upper: Array) -> Branch:
@@ -137,8 +137,9 @@ def below_between(branch: Branch, lower: Array, upper: Array) -> Branch:
     logarithms of the variables; inside a program.
     """
     at = _batches(branch.pool_count)
-    ends = [jnp.where(branch.free[at], end[at], branch.fixed[at]) for end in (lower, upper)]
-    return _with_experts(branch, *ends, jnp)
+    free, fixed = jnp.asarray(branch.free)[at], jnp.asarray(branch.fixed)[at]
+    ends = (jnp.where(free, end[at], fixed) for end in (lower, upper))
+    return _with_experts(branch, *ends, module=jnp)
 
 
 def above(branches: Branch, x: np.ndarray) -> Branch:

@@ -1,4 +1,4 @@
-"""The exact optimum of a lattice of designs, found by bounding boxes of it instead of visiting it."""
+"""The exact optimum of a lattice of designs, found by bounding boxes of it, not by visiting it."""
 
 from .search import LatticeOptimum, lattice_optimum
 

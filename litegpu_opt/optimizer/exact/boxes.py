@@ -1,8 +1,8 @@
 """Bounds of boxes of a lattice: tangent planes at a point of each, in one program for a block.
 
 `f` and every limit `g` are convex in logarithms, and so is `f + lambda . g` for the multipliers of
-the relaxed optimum. The least value of a tangent plane over the box is a bound of each; a limit whose
-plane is above 0 everywhere leaves nothing feasible.
+the relaxed optimum. The least value of a tangent plane over the box is a bound of each; a limit
+whose plane is above 0 everywhere leaves nothing feasible.
 
 Under the hard roofline a plane at the kink of a maximum is steep on both sides. There the sum with
 the multipliers is taken below the roof, with weighted geometric means (`MeanRoof`) that are flat
@@ -64,7 +64,8 @@ def look(lower: Array, centre: Array, upper: Array, rules: Rules) -> Seen:
 
     def one(lower: Array, centre: Array, upper: Array) -> Seen:
         branch = rules.branch
-        lower, x, upper = (rules.ties(corner, branch) for corner in (lower, centre, upper))
+        corners = jnp.stack([lower, centre, upper])
+        lower, x, upper = jax.vmap(lambda corner: rules.ties(corner, branch))(corners)
         under = below_between(branch, lower, upper) if has_experts(branch) else branch
         exact = functions_of(branch, rules.roofs)(x)
         values, jacobian = value_and_jacobian(functions_of(under, rules.roofs), x)

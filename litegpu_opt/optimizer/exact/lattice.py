@@ -4,8 +4,8 @@ A tied variable has the least value that its own limits allow, in the order of `
 
     x_j(y) = max_k r_k(y),   g_k = r_k - x_j
 
-with r_k the logarithm of the use of limit k. Every such r_k grows with each of the other variables, so
-that inside a box it is between its values at two corners.
+with r_k the logarithm of the use of limit k. Every such r_k grows with each of the other variables,
+so that inside a box it is between its values at two corners.
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -30,7 +31,7 @@ TIES = {
     "memory_gb": ("stack_capacity_min", "memory_prefill", "memory_decode"),
     "tdp_w": ("rated_bf16_phase", "rated_fp8_phase", "rated_memory_phase"),
 }
-"""Variable that may be tied -> the limits that set its least value, without the label of a workload."""
+"""Variable that may be tied -> the limits that set its least value (names without a label)."""
 SAME = 1e-9
 """Logarithms that differ by less are one value."""
 
@@ -39,18 +40,22 @@ class Ties(eqx.Module):
     """Which variables are tied, and to what."""
 
     variables: AnyArray
-    """`(ties, variables)` of bool, one variable at most in each row; rows in the order of `TIES`."""
+    """`(ties, variables)` of bool; a row for each of `TIES`, with one variable at most."""
     limits: AnyArray
     """`(ties, limits)` of bool."""
 
     def __call__(self, x: Array, branch: Branch) -> Array:
         """The point with its tied variables at their least values, or where the box ends."""
         lower, upper = branch.box
-        for variable, limits in zip(self.variables, self.limits, strict=True):
+
+        def tie(x: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
+            variable, limits = row
             slack = objective_and_limits(x, branch, HardRoof())[1:]
             least = x + jnp.max(jnp.where(limits & branch.applies, slack, -jnp.inf))
-            x = jnp.where(variable, jnp.clip(least, lower, upper), x)
-        return x
+            return jnp.where(variable, jnp.clip(least, lower, upper), x), None
+
+        rows = jnp.asarray(self.variables), jnp.asarray(self.limits)
+        return jax.lax.scan(tie, x, rows)[0]  # one body to compile
 
 
 @dataclass(frozen=True)
@@ -106,10 +111,9 @@ def make_lattice(
 ) -> Lattice:
     """The lattice of a branch.
 
-    **Raises:** `UserError` for variables that are missing or named twice, and for values outside the
-    box of the branch.
+    **Raises:** `UserError` for variables that are missing or named twice, and for values outside
+    the box of the branch.
     """
-    axes = {name: np.unique(np.asarray(values, float)) for name, values in axes.items()}
     searched = [name for name, on in zip(layout.variables, branch.free, strict=True) if on]
     for name in (*axes, *held, *tied):
         if name not in searched:
@@ -122,10 +126,10 @@ def make_lattice(
         if sum(ways) != 1:
             what = "is given twice" if any(ways) else "is neither an axis nor held nor tied"
             raise UserError(f"{name} {what}", where="lattice")
-    fixed = dict(held) | {name: float(axis[0]) for name, axis in axes.items() if len(axis) == 1}
-    axes = {name: axis for name, axis in axes.items() if name not in fixed}
+    values = {name: np.unique(np.asarray(axis, float)) for name, axis in axes.items()}
+    values |= {name: np.array([value]) for name, value in held.items()}
     lower, upper = np.array(branch.lower), np.array(branch.upper)
-    for name, axis in (axes | {name: np.array([value]) for name, value in fixed.items()}).items():
+    for name, axis in values.items():
         slot = layout.variables.index(name)
         low, high = float(np.exp(lower[slot])), float(np.exp(upper[slot]))
         if not len(axis) or not low * (1 - SAME) <= axis[0] <= axis[-1] <= high * (1 + SAME):
@@ -135,8 +139,10 @@ def make_lattice(
                 allowed=f"{low:g} to {high:g}",
             )
         lower[slot], upper[slot] = math.log(axis[0]), math.log(axis[-1])
+    fixed = {name: float(axis[0]) for name, axis in values.items() if len(axis) == 1}
+    many = {name: axis for name, axis in values.items() if len(axis) > 1}
     narrowed = hold(replace(branch, lower=lower, upper=upper), layout, fixed)
-    return Lattice(narrowed, layout, axes, fixed, _ties(layout, tied))
+    return Lattice(narrowed, layout, many, fixed, _ties(layout, tied))
 
 
 def _ties(layout: Layout, tied: Collection[str]) -> Ties:

@@ -4,15 +4,17 @@ The range of `x_i` where `f <= c` and every limit holds follows from tilted prob
 
     B = min f + t x_i,   g <= 0     gives     x_i >= (B - c)/t
 
-and the same with -t from above. A bound of B will do for B, so that a solve that fails is only loose;
-the best of several tilts is close to the range itself.
+and the same with -t from above. A bound of B will do for B, so that a solve that fails is only
+loose; the best of several tilts is close to the range itself.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ...execution.roofline import HardRoof, MeanRoof, SoftRoof, for_pools
 from ...programs import compiled
@@ -52,7 +54,7 @@ def relax(lattice: Lattice, *, hard: bool, progress: Progress) -> Relaxed:
         np.maximum(np.nan_to_num(np.asarray(o.multipliers[0])), 0.0) for o in (outcome, proof)
     )
     x = np.where(np.isfinite(proof.x[0]), proof.x[0], lattice.branch.middle)
-    soft = SoftRoof(sharp_exponent(lattice.branch, np.asarray(EXPONENTS[-1] if hard else 0.0)))
+    soft = SoftRoof(sharp_exponent(lattice.branch, jnp.asarray(EXPONENTS[-1] if hard else 0.0)))
     roofs = for_pools(soft, lattice.branch.pool_count)
     return Relaxed(
         x,
@@ -61,7 +63,7 @@ def relax(lattice: Lattice, *, hard: bool, progress: Progress) -> Relaxed:
             branch=lattice.branch,
             ties=lattice.ties,
             roofs=HardRoof() if hard else roofs,
-            below=_mean_roofs(x, lattice.branch, roofs) if hard else None,
+            below=_mean_roofs(jnp.asarray(x), lattice.branch, roofs) if hard else None,
             multipliers=multipliers,
             proof=against / max(against.sum(), 1.0),
         ),
@@ -121,5 +123,5 @@ def _solve(
 
 
 @compiled
-def _mean_roofs(x: np.ndarray, branch: Branch, roofs: SoftRoof) -> MeanRoof:
+def _mean_roofs(x: Array, branch: Branch, roofs: SoftRoof) -> MeanRoof:
     return mean_roofs_at(x, branch, roofs)
