@@ -189,6 +189,7 @@ def test_batches_of_a_mixture_of_experts(mixture):
         (AXES | {"sm_count": (0.0, 3.0)}, HELD, TIED, "allowed: 1 to 2000"),
         (AXES | {"sm_count": ()}, HELD, TIED, "sm_count has no values"),
         (AXES | {"sm_count": (1.0, math.nan)}, HELD, TIED, "sm_count has no values, or some"),
+        ({}, HELD | {name: axis[0] for name, axis in AXES.items()}, TIED, "no axis has two values"),
         (AXES, HELD, (*TIED, "sm_count"), "sm_count cannot be tied"),
     ],
 )
@@ -196,12 +197,3 @@ def test_bad_lattices_are_refused(group, axes, held, tied, message):
     with pytest.raises(UserError, match="lattice: ") as error:
         lattice_optimum(of_degrees(group, 2, 2), group.layout, axes, held=held, tied=tied)
     assert message in str(error.value)
-
-
-def test_a_lattice_of_one_point(group):
-    branch = of_degrees(group, 2, 2)
-    best = lattice_optimum(branch, group.layout, AXES, held=HELD, tied=TIED)
-    held = {name: value for name, value in best.values.items() if name not in TIED}
-    found = lattice_optimum(branch, group.layout, {}, held=held, tied=TIED)
-    assert found.points == 1
-    assert found.value == pytest.approx(best.value, abs=ROUNDING)

@@ -111,8 +111,8 @@ def make_lattice(
 ) -> Lattice:
     """The lattice of a branch.
 
-    **Raises:** `UserError` for variables that are missing or named twice, and for values outside
-    the box of the branch.
+    **Raises:** `UserError` for variables that are missing or named twice, for values outside the
+    box of the branch, and without an axis of two values.
     """
     searched = [name for name, on in zip(layout.variables, branch.free, strict=True) if on]
     for name in (*axes, *held, *tied):
@@ -141,6 +141,8 @@ def make_lattice(
         lower[slot], upper[slot] = math.log(axis[0]), math.log(axis[-1])
     fixed = {name: float(axis[0]) for name, axis in values.items() if len(axis) == 1}
     many = {name: axis for name, axis in values.items() if len(axis) > 1}
+    if not many:
+        raise UserError("no axis has two values", where="lattice")
     narrowed = hold(replace(branch, lower=lower, upper=upper), layout, fixed)
     return Lattice(narrowed, layout, many, fixed, _ties(layout, tied))
 
