@@ -258,6 +258,7 @@ def _common(task: Task, caps: Caps, bounds: Mapping[str, tuple[float, float]]) -
     return {
         "caps": jax.tree.map(np.asarray, caps),
         "objective": layout.of_objectives(task.objective),
+        "tilt": np.zeros(len(layout.variables)),
         "free": ~held,
         "fixed": logs,
         "lower": np.where(held, logs - 1.0, lower),

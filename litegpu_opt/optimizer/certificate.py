@@ -36,5 +36,12 @@ def lower_bounds(
     """
     values, pull = jax.vjp(functions, x)
     (slopes,) = jax.vmap(pull)(weights)
+    return values, least_of_planes(weights @ values, slopes, x, lower, upper)
+
+
+def least_of_planes(values: Array, slopes: Array, x: Array, lower: Array, upper: Array) -> Array:
+    """Least value over the box of planes through `values` at x with `slopes` `(rows, n)`, less what
+    rounding may have added.
+    """
     fall = jnp.minimum(slopes * (lower - x)[None], slopes * (upper - x)[None])
-    return values, weights @ values + jnp.sum(fall, axis=1) - ROUNDING
+    return values + jnp.sum(fall, axis=1) - ROUNDING

@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import ModuleType
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -67,31 +69,42 @@ class PowerExperts(ExpertCounts):
         return jnp.asarray(self.coefficient) * jnp.exp(self.exponent * jnp.log(batch))
 
 
-def _log_share(log_miss: AnyArray, log_batch: AnyArray) -> np.ndarray:
+def _log_share(log_miss: AnyArray, log_batch: AnyArray, module: ModuleType = np) -> Any:
     """Logarithm of the share of the experts that a batch touches, `log(1 - exp(-r B))`."""
-    tokens = np.minimum(-np.asarray(log_miss) * np.exp(log_batch), MOST_LOG)
-    return np.log(np.maximum(-np.expm1(-tokens), TINY))
+    tokens = module.minimum(-module.asarray(log_miss) * module.exp(log_batch), MOST_LOG)
+    return module.log(module.maximum(-module.expm1(-tokens), TINY))
 
 
-def _power(experts: RoutedExperts, lower: np.ndarray, upper: np.ndarray) -> PowerExperts:
+def _power(
+    experts: RoutedExperts, lower: AnyArray, upper: AnyArray, module: ModuleType
+) -> PowerExperts:
     """The chord between two logarithms of the batch, or the tangent where they are the same."""
-    start, width = _log_share(experts.log_miss_per_seq, lower), upper - lower
-    tokens = np.minimum(-np.asarray(experts.log_miss_per_seq) * np.exp(lower), MOST_LOG)
-    slope = np.where(tokens > 0.0, tokens / np.maximum(np.expm1(tokens), TINY), 1.0)
-    chord = (_log_share(experts.log_miss_per_seq, upper) - start) / np.maximum(width, SAME)
-    exponent = np.where(width > SAME, chord, slope)
+    log_miss, width = module.asarray(experts.log_miss_per_seq), upper - lower
+    start = _log_share(log_miss, lower, module)
+    tokens = module.minimum(-log_miss * module.exp(lower), MOST_LOG)
+    slope = module.where(tokens > 0.0, tokens / module.maximum(module.expm1(tokens), TINY), 1.0)
+    rise = _log_share(log_miss, upper, module) - start
+    exponent = module.where(width > SAME, rise / module.maximum(width, SAME), slope)
     return PowerExperts(
         gb=experts.gb,
-        coefficient=np.asarray(experts.held) * np.exp(start - exponent * lower),
+        coefficient=module.asarray(experts.held) * module.exp(start - exponent * lower),
         exponent=exponent,
     )
 
 
-def _with_experts(branches: Branch, lower: np.ndarray, upper: np.ndarray) -> Branch:
-    """The branches with experts bounded between logarithms of the batches, `(lanes, pools)`."""
+def _with_experts(
+    branches: Branch, lower: AnyArray, upper: AnyArray, module: ModuleType = np
+) -> Branch:
+    """The branches with experts bounded between logarithms of the batches, `(lanes, pools)`; or one
+    branch, `(pools,)`.
+
+    **Arguments:**
+
+    - `module`: `numpy`, or `jax.numpy` inside a program.
+    """
     experts = branches.pools.operators.experts
     assert isinstance(experts, RoutedExperts)
-    power = _power(experts, lower[..., None], upper[..., None])
+    power = _power(experts, lower[..., None], upper[..., None], module)
     return eqx.tree_at(lambda b: b.pools.operators.experts, branches, power)
 
 
@@ -115,8 +128,18 @@ def below(branches: Branch) -> Branch:
     """Convex problems that are nowhere more expensive than the branches, with a lane axis."""
     at = _batches(branches.pool_count)
     free, fixed = branches.free[:, at], branches.fixed[:, at]
-    ends = [np.where(free, end[:, at], fixed) for end in (branches.lower, branches.upper)]
-    return _with_experts(branches, *ends)
+    lower, upper = (np.where(free, end[:, at], fixed) for end in (branches.lower, branches.upper))
+    return _with_experts(branches, lower, upper)
+
+
+def below_between(branch: Branch, lower: Array, upper: Array) -> Branch:
+    """A convex problem that is nowhere more expensive than one branch between two corners, given in
+    logarithms of the variables; inside a program.
+    """
+    at = _batches(branch.pool_count)
+    free, fixed = jnp.asarray(branch.free)[at], jnp.asarray(branch.fixed)[at]
+    ends = (jnp.where(free, end[at], fixed) for end in (lower, upper))
+    return _with_experts(branch, *ends, module=jnp)
 
 
 def above(branches: Branch, x: np.ndarray) -> Branch:

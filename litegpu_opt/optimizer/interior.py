@@ -9,6 +9,7 @@ and one Hessian a step; the box is handled in closed form.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -94,7 +95,7 @@ def _weighted(functions: Functions, x: Array, multipliers: Duals) -> tuple[Array
     return values, pull(jnp.concatenate([jnp.ones(1), multipliers.limits]))[0]
 
 
-def _forward(function: Callable[[Array], tuple], x: Array) -> tuple[tuple, tuple]:
+def value_and_jacobian(function: Callable[[Array], Any], x: Array) -> tuple[Any, Any]:
     """Value of a function of `(n,)` and its derivative with a trailing axis `(n,)`, in one pass."""
     value, push = jax.linearize(function, x)
     return value, jax.vmap(push, out_axes=-1)(jnp.eye(x.size))
@@ -124,7 +125,9 @@ def start(functions: Functions, x: Array, lower: Array, upper: Array) -> State:
 def step(functions: Functions, state: State, lower: Array, upper: Array) -> State:
     """One Newton step on the perturbed KKT conditions with a backtracking line search."""
     x, tau, duals = state.x, state.relaxation, state.multipliers
-    (values, _), (jacobian, hessian) = _forward(lambda y: _weighted(functions, y, duals), x)
+    (values, _), (jacobian, hessian) = value_and_jacobian(
+        lambda y: _weighted(functions, y, duals), x
+    )
     grad_f, jac_g = jacobian[0], jacobian[1:]
 
     slacks = _slacks(x, tau, values[1:], lower, upper)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -147,7 +148,7 @@ def _certify(branches: Branch, states: interior.State, sharpness: Array) -> Outc
     return jax.vmap(one)(branches, states)
 
 
-def _chunked(program: Callable, lanes: tuple, *constants: Array):
+def in_chunks(program: Callable, lanes: tuple, *constants: Any, size: int = LANES_PER_CHUNK):
     """Run a program over any number of lanes in chunks of one size: one compilation, all cores.
 
     `lanes` are pytrees with a lane axis; so is the result, in NumPy arrays.
@@ -155,13 +156,13 @@ def _chunked(program: Callable, lanes: tuple, *constants: Array):
     count = len(jax.tree.leaves(lanes)[0])
 
     def chunk(first: int):
-        rows = np.minimum(np.arange(first, first + LANES_PER_CHUNK), count - 1)
+        rows = np.minimum(np.arange(first, first + size), count - 1)
         part = jax.tree.map(lambda leaf: leaf[rows], lanes)
         return jax.device_get(program(*part, *constants))
 
     # XLA's CPU programs of this kind use one core each
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        chunks = list(pool.map(chunk, range(0, count, LANES_PER_CHUNK)))
+        chunks = list(pool.map(chunk, range(0, count, size)))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *chunks)
 
 
@@ -193,14 +194,14 @@ def solve_lanes(
     - `progress`: called with the number of lanes that have ended so far.
     """
     sharp = jnp.asarray(sharpness, float)
-    states = _chunked(_begin, (branches, starts), sharp, jnp.asarray(explore))
+    states = in_chunks(_begin, (branches, starts), sharp, jnp.asarray(explore))
     active = np.arange(len(starts))
     for steps in STEPS_PER_ROUND:
         take = partial(jax.tree.map, lambda leaf, rows=active: leaf[rows])
-        moved = _chunked(_advance, (take(branches), take(states)), sharp, jnp.asarray(steps))
+        moved = in_chunks(_advance, (take(branches), take(states)), sharp, jnp.asarray(steps))
         states = jax.tree.map(lambda old, new, rows=active: put(old, rows, new), states, moved)
         active = active[~moved.done]
         progress(len(starts) - len(active))
         if not active.size:
             break
-    return _chunked(_certify, (branches, states), sharp)
+    return in_chunks(_certify, (branches, states), sharp)

@@ -34,6 +34,8 @@ class Branch(eqx.Module):
     objective: AnyArray
     """Weights of the logarithms of `OBJECTIVES` and of every use/limit in what is minimised,
     `(objectives + limits,)`."""
+    tilt: AnyArray
+    """Weights of the logarithms of the variables in what is minimised, `(variables,)`."""
     applies: AnyArray
     """Which limits hold, `(limits,)` of bool."""
     free: AnyArray
@@ -127,5 +129,6 @@ def objective_and_limits(x: Array, branch: Branch, roofs: Roof) -> Array:
     # the objectives are the last of the uses
     logs = jnp.log(uses)
     slack = logs - jnp.log(limits)
-    value = jnp.sum(branch.objective * jnp.concatenate([logs[-len(OBJECTIVES) :], slack]))
+    weighed = branch.objective * jnp.concatenate([logs[-len(OBJECTIVES) :], slack])
+    value = jnp.sum(weighed) + jnp.sum(branch.tilt * x)
     return jnp.concatenate([value[None], jnp.where(branch.applies, slack, -1.0)])

@@ -95,7 +95,7 @@ def settle(branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Prog
         return outcome
     stage = "what is infeasible"
     costless = solve(
-        _weighed(take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
+        weighed_down(take(branches, lanes[rows]), 0.0), np.asarray(outcome.x)[rows], stage, progress
     )
     proofs = put(outcome.infeasibility, rows, costless.infeasibility)
     outcome = eqx.tree_at(lambda o: o.infeasibility, outcome, proofs)
@@ -104,7 +104,7 @@ def settle(branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Prog
     if not rows.size:
         return outcome
     weighed = solve(
-        _weighed(take(branches, lanes[rows]), COST_WEIGHT),
+        weighed_down(take(branches, lanes[rows]), COST_WEIGHT),
         np.asarray(costless.x)[possible],
         stage,
         progress,
@@ -120,6 +120,6 @@ def settle(branches: Branch, lanes: np.ndarray, outcome: Outcome, progress: Prog
     return jax.tree.map(lambda old, new: put(old, rows, new), outcome, weighed)
 
 
-def _weighed(branches: Branch, weight: float) -> Branch:
+def weighed_down(branches: Branch, weight: float) -> Branch:
     """The same branches with the objective times a weight."""
     return eqx.tree_at(lambda b: b.objective, branches, weight * np.asarray(branches.objective))
