@@ -231,6 +231,7 @@ def _joined(combination: Combination, task: Task, pools: Pool) -> Branch:
         first,
         pools=pools,
         objective=layout.of_objectives(task.objective),
+        tilt=np.zeros(len(layout.variables)),
         applies=joined(layout.limit_names, SINGLE.limit_names, "applies"),
         **{
             field: joined(layout.variables, SINGLE.variables, field)
