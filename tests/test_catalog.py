@@ -52,6 +52,7 @@ def test_units_agree_with_field_names(table, entry):
         "_usd": "USD",
         "_years": "year",
         "_us": "us",
+        "_us_per_k": "us",
         "_per_cm2": "1/cm^2",
         "_usd_per_gb": "USD/GB",
         "_usd_per_gbit_s": "USD/(Gb/s)",

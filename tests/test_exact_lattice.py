@@ -22,6 +22,8 @@ from litegpu_opt.optimizer.groups import study_groups, study_workloads
 from litegpu_opt.optimizer.problem import design_at, objective_and_limits
 
 
+pytestmark = pytest.mark.slow
+
 AXES = {
     "die_area_mm2": np.geomspace(100.0, 214.5, 4),
     "sm_count": np.geomspace(16.0, 64.0, 5),

@@ -49,8 +49,8 @@ from litegpu_opt.numerics import scalar
 from litegpu_opt.serving import serve
 from litegpu_opt.workload.collectives import all_reduce
 from litegpu_opt.workload.counts import (
-    ExpertCounts,
     OperatorCounts,
+    RoutedExperts,
     decode_counts,
     operator_names,
 )
@@ -829,7 +829,7 @@ def test_compute_and_memory_time_of_an_operator(default):
 
 def test_experts_are_read_if_a_token_is_routed_to_them(default):
     # 2 of 8 experts per token; three tokens miss one with (3/4)^3 and meet 8 (1 - 27/64) = 4.625
-    experts = ExpertCounts(
+    experts = RoutedExperts(
         gb=jnp.array([0.5]), held=jnp.array([8.0]), log_miss_per_seq=jnp.log(jnp.array([0.75]))
     )
     operators = one_operator(experts, repeats=32, weight_gb=0.1, traffic_gb_per_seq=0.02)

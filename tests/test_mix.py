@@ -16,6 +16,8 @@ from litegpu_opt.report.result_json import panel_json
 from litegpu_opt.space import DESIGN_VARIABLES
 
 
+pytestmark = pytest.mark.slow
+
 begin, end = STUDY.index("[[workload]]"), STUDY.index("[[candidate]]")
 FIRST = STUDY[begin:end]
 SECOND = (

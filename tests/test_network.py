@@ -24,6 +24,7 @@ from litegpu_opt.workload.traffic import make_workload
 
 
 H100 = load_accelerator("h100-sxm")
+EXECUTION = catalog.records("execution", "calibrated")
 WORKLOAD = make_workload(
     read_transformer("llama-3.1-70b"),
     Precision("fp8", "fp8", "bf16", "bf16"),
@@ -66,7 +67,9 @@ def test_a_step_takes_time_in_proportion_to_its_hop(link, switch):
     times = [np.asarray(m.services.times.hop_ms[1]).sum() for m in (here, there)]
     # two all-reduces in each of 80 layers, one for the embedding; the head gathers in 7 steps
     steps = 161 * 14 + 7
-    assert times[1] - times[0] == pytest.approx(1e-3 * 0.075 * (relative - 1) * steps, rel=1e-9)
+    of_step_us = EXECUTION["fixed_time_factor"].value * EXECUTION["collective_us_per_step"].value
+    extra_ms = 1e-3 * of_step_us * (relative - 1) * steps
+    assert times[1] - times[0] == pytest.approx(extra_ms, rel=1e-9)
 
 
 def test_ideal_execution_has_no_latency_on_any_link():

@@ -116,7 +116,7 @@ def test_screen_shows_the_numbers_of_the_json(content, screen):
     assert counts["user"] == 1 and counts["D"] > 0
     known = f"Of {sum(counts.values())} technology values"
     for subject in (
-        "mixture-of-experts",
+        "expert parallelism in a search",
         known,
         f"{counts['D']} are trust D",
         "1 are given by the user",

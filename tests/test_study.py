@@ -103,7 +103,6 @@ def test_paths_are_taken_from_the_folder_of_the_study(load, tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("mixtral-8x7b", "study.toml:workload[0].model: mixtral-8x7b is a mixture of experts"),
         (
             "llama-3.1-7b",
             "study.toml:workload[0].model: unknown model 'llama-3.1-7b'",
