@@ -203,6 +203,20 @@ def test_double_precision_agrees_to_1e_12(study, roof):
                 assert value == pytest.approx(found[name], rel=1e-12), name
 
 
+def test_experts_are_touched_by_the_batch(tmp_path):
+    path = tmp_path / "mixture.toml"
+    path.write_text(STUDY.replace("llama-3.1-8b", "qwen3-30b-a3b").replace("limits = {", "# {"))
+    engine = make_engine(load_study(path), x64=True)
+    points = jax.device_get(engine.points(np.array([1, 40]), 0, engine.no_screens()))
+    for column, h in enumerate((1, 40)):
+        for d in (5, 20):
+            [axes] = values_at(engine.problem, np.array([h]), np.array([d]))
+            found, _ = alone(engine.problem, axes)
+            for name in METRICS:
+                value = points.metrics[name][d, column]
+                assert value == pytest.approx(found[name], rel=1e-12), name
+
+
 def test_the_root_is_the_soft_roof_of_2():
     from litegpu_opt.execution.roofline import EuclideanRoof
 
